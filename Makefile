@@ -1,0 +1,44 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv itself and is quick the second time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Threads that spin while they wait slow a shared machine down many times.
+export OMP_WAIT_POLICY ?= passive
+
+.PHONY: help demo test test-slow lint bench package clean
+
+help:
+	@echo "make demo       learn five tasks with several methods on built-in data and show the result"
+	@echo "make test       lint, types and tests (under 10 minutes)"
+	@echo "make test-slow  the tests that take longer: many kills, packaging"
+	@echo "make bench      speed as ratios within one run; make bench NAME=importance for one of them"
+	@echo "make package    wheel and source archive in dist/"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/softmask demo
+
+test: $(READY) lint
+	$(BIN)/python -m pytest -m "not slow" -n 2
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow -n 2
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks $(NAME)
+
+package: $(READY)
+	rm -rf dist && $(BIN)/python -m build --quiet
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
