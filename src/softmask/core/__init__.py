@@ -1,0 +1,14 @@
+"""The paper's mechanism, usable alone: needs torch and nothing else."""
+
+from softmask.core.importance import cross_head_importance, fisher_importance, gradient_importance, importance_of
+from softmask.core.mask import SoftMask
+from softmask.core.statistics import freeze_running_statistics
+
+__all__ = [
+    "SoftMask",
+    "cross_head_importance",
+    "fisher_importance",
+    "freeze_running_statistics",
+    "gradient_importance",
+    "importance_of",
+]

@@ -1,0 +1,118 @@
+"""A soft mask on an optimizer: hooks before and after each step, whatever the optimizer does in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from softmask.core.moment import Moment
+
+if TYPE_CHECKING:
+    from softmask.core.mask import SoftMask
+
+SCALES = ("auto", "gradient", "update")
+
+
+class Attachment:
+    """The handle that `SoftMask.attach` returns: a context manager with `remove()`."""
+
+    def __init__(self, mask: SoftMask, optimizer: Optimizer, head: Sequence[nn.Parameter], scale: str) -> None:
+        if scale not in SCALES:
+            raise ValueError(f"scale must be one of {', '.join(SCALES)}, not {scale!r}")
+        if optimizer in mask.attached:
+            raise RuntimeError("this mask is already attached to this optimizer: remove() the earlier handle first")
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if not any(id(parameter) in held for parameter in mask.parameters().values()):
+            raise ValueError("the optimizer holds no parameter of the backbone: the mask would protect nothing")
+        self.mask, self.optimizer, self.head, self.scale = mask, optimizer, list(head), scale
+        # Momentum that was gathered under another mask, or none, would carry old gradients past this one.
+        self._gathering_since = None if optimizer.state else Moment(mask.importance, mask.threshold)
+        self._before: list[tuple[nn.Parameter, Tensor, Tensor | float]] = []
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_load_state_dict_post_hook(self._after_load),
+        ]
+        mask.attached.add(optimizer)
+
+    def remove(self) -> None:
+        """Let the optimizer step freely again. Harmless when repeated."""
+        if not self._hooks:
+            return  # a later attachment to the same optimizer is not this handle's business
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self.mask.attached.discard(self.optimizer)
+
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._before = []
+        if not self._scales_gradients():
+            self._remember()
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self.mask.apply(self.head)
+            return None
+        # The closure makes the gradients, so they are scaled right after it.
+        return (optimizer, self._masked(closure), *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
+
+    def _after_step(self, *_: object) -> None:
+        """What the optimizer did, scaled: new = old + (1 - importance) * (stepped - old)."""
+        with torch.no_grad():
+            for parameter, before, importance in self._before:
+                # lerp is exact at both ends: importance 0 keeps the step, importance 1 the old value, to the bit.
+                if parameter.dtype in (torch.float32, torch.float64):
+                    weight = importance if isinstance(importance, float) else importance.to(parameter.dtype)
+                    parameter.lerp_(before, weight)
+                else:  # a half-precision importance would round to 1 and block what may still move
+                    parameter.copy_(parameter.float().lerp_(before.float(), importance))
+        self._before = []
+
+    def _after_load(self, _: Optimizer) -> None:
+        self._gathering_since = None  # nobody knows under which mask the loaded momentum was gathered
+
+    def _remember(self) -> None:
+        if self.mask.mean() == 0:
+            return  # the first task is free
+        watched = self.mask.parameters()
+        own = {id(parameter) for parameter in watched.values()}
+        # An optimizer moves whatever it holds a gradient of, though it may not require one any more.
+        held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        scaled: list[tuple[nn.Parameter, Tensor | float]] = []
+        scaled += [(p, self.mask.effective(self.mask.importance[name]).to(p.device)) for name, p in watched.items()]
+        scaled += [(p, self.mask.mean()) for p in self.head if id(p) not in own]
+        self._before = [(p, p.detach().clone(), importance) for p, importance in scaled if id(p) in held]
+
+    def _masked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def masked_closure() -> Any:
+            result = closure()
+            self.mask.apply(self.head)
+            return result
+
+        return masked_closure
+
+    def _scales_gradients(self) -> bool:
+        if self.scale != "auto":
+            return self.scale == "gradient"
+        if type(self.optimizer) is not SGD:
+            return False
+        groups = self.optimizer.param_groups
+        if any(group["weight_decay"] for group in groups):
+            return False
+        if not any(group["momentum"] for group in groups):
+            return True
+        since = self._gathering_since
+        return since is not None and since.is_now(self.mask.importance, self.mask.threshold)

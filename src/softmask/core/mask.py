@@ -1,0 +1,199 @@
+"""SoftMask: what earlier tasks need is remembered as one number per parameter and slows that parameter down.
+
+Equations 5 to 7 of Konishi et al., ICML 2023: importance accumulates by elementwise maximum; the gradient of each
+parameter of the backbone is scaled by one minus its importance, that of the current head by one minus the average.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+from weakref import WeakSet
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from softmask.core.attachment import Attachment
+from softmask.core.importance import Batches, cross_head_importance, gradient_importance, repeatable, undisturbed
+from softmask.core.moment import Moment
+from softmask.core.parameters import named_parameters, parameters_of, unwrapped
+from softmask.core.statistics import unprotected_statistics
+
+Head = nn.Module | Iterable[nn.Parameter]
+STATE_VERSION = 1
+
+
+class SoftMask:
+    """Protects what a backbone has learned while it learns more.
+
+    Watches the backbone's parameters that require grad. With a `threshold` the mask is hard: importance above it counts
+    as 1, any other as 0.
+
+        mask = SoftMask(backbone)
+        with mask.attach(optimizer, head=head):
+            ...                                   # your own training loop, unchanged
+        mask.consolidate(batches, head, previous_heads)
+    """
+
+    def __init__(self, backbone: nn.Module, threshold: float | None = None) -> None:
+        self.backbone, self.threshold = backbone, threshold
+        self.importance: dict[str, Tensor] = {}
+        """Accumulated importance by parameter name, float32. Replaced, never changed in place, by `update`."""
+        self.attached: WeakSet[Optimizer] = WeakSet()
+        self._factors: dict[str, tuple[Moment, Tensor]] = {}
+        self._mean: tuple[Moment, float] | None = None
+        if not self.parameters():
+            raise ValueError("the backbone has no parameter that requires grad: there is nothing to protect")
+        if layers := unprotected_statistics(unwrapped(backbone)):
+            warnings.warn(
+                f"running statistics are no parameters, so a mask does not protect them: {', '.join(layers)}. "
+                "Call softmask.freeze_running_statistics(backbone) once the first task is learned.",
+                stacklevel=2,
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of a mask is attached to no optimizer."""
+        return {"backbone": self.backbone, "threshold": self.threshold, "importance": self.importance}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, attached=WeakSet(), _factors={}, _mean=None)
+
+    @torch.inference_mode(False)
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The watched parameters. One that is made trainable later joins with no importance."""
+        found = named_parameters(self.backbone)
+        for name, parameter in found.items():
+            if parameter.requires_grad and name not in self.importance:
+                self.importance[name] = torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False)
+        return {name: found[name] for name in self.importance if name in found}
+
+    def attach(
+        self,
+        optimizer: Optimizer,
+        head: Head | None = None,
+        scale: Literal["auto", "gradient", "update"] = "auto",
+    ) -> Attachment:
+        """Soft-mask every `optimizer.step()` from now on, until the handle is removed or its `with` block ends.
+
+        `gradient` scales gradients before the step (eq. 6, 7). `update` scales the step that the optimizer really took,
+        which is what protects under adaptive optimizers, weight decay and momentum from an earlier task. `auto` takes
+        the first only where both are equal: plain SGD without weight decay or old momentum.
+        """
+        return Attachment(self, optimizer, parameters_of(head), scale)
+
+    @torch.no_grad()
+    def apply(self, head: Head | None = None) -> None:
+        """Eq. 6 and 7 by hand, between `backward()` and `step()`: scales `.grad` in place."""
+        watched = self.parameters()
+        for name, parameter in watched.items():
+            if parameter.grad is not None:
+                parameter.grad = _scaled(parameter.grad, self.factor(name, parameter))  # eq. 6
+        own = {id(parameter) for parameter in watched.values()}
+        for parameter in parameters_of(head):
+            if parameter.grad is not None and id(parameter) not in own:
+                parameter.grad.mul_(1 - self.mean())  # eq. 7
+
+    def factor(self, name: str, like: Tensor) -> Tensor:
+        """One minus the (soft or hard) mask of a parameter, on its device: what is left of its gradient in eq. 6."""
+        importance = self.importance[name]
+        if importance.shape != like.shape:
+            raise ValueError(f"{name!r} has shape {tuple(like.shape)}, but its importance {tuple(importance.shape)}")
+        moment, factor = self._factors.get(name, (None, importance))
+        if moment is None or not moment.is_now({name: importance}, self.threshold) or factor.device != like.device:
+            factor = 1 - self.effective(importance).to(like.device)
+            self._factors[name] = Moment({name: importance}, self.threshold), factor
+        return factor
+
+    def consolidate(
+        self,
+        batches: Batches,
+        head: Callable[[Any], Tensor],
+        previous_heads: Sequence[Callable[[Any], Tensor]] = (),
+        loss: Callable[[Tensor, Any], Tensor] = F.cross_entropy,
+    ) -> None:
+        """Eq. 1-5: measure what the task just learned needs, on its `(x, y)` batches, and remember it.
+
+        Runs in the mode in which the modules are (dropout on, as the paper's authors do, if they are in train mode) and
+        leaves weights, buffers, `.grad`, modes and the random state as they were. Under `torch.distributed` every
+        process calls it with its own batches; all end with the same importance.
+        """
+        previous_heads, inner = tuple(previous_heads), unwrapped(self.backbone)
+        with undisturbed(*(module for module in (head, *previous_heads) if isinstance(module, nn.Module))):
+            batches = repeatable(batches)
+            own = gradient_importance(self.backbone, batches, [lambda x, y: loss(head(inner(x)), y)])
+        cross = cross_head_importance(self.backbone, batches, previous_heads)
+        self.update({name: torch.maximum(own[name], cross[name]) if cross else own[name] for name in own})
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def update(self, importance: Mapping[str, Tensor]) -> None:
+        """Eq. 5: the elementwise maximum with what is remembered. Refuses as a whole, or is done as a whole."""
+        self.parameters()
+        _require_same(self.importance, importance, partial=True)
+        for name, new in importance.items():
+            if not ((new >= 0) & (new <= 1)).all():
+                raise ValueError(f"importance of {name!r} must lie in 0..1; nothing was changed")
+        for name, new in importance.items():
+            old = self.importance[name]
+            self.importance[name] = torch.maximum(old, new.to(old))
+
+    def mean(self) -> float:
+        """The average in eq. 7, over all parameters together; of the binary mask if there is a threshold."""
+        if self._mean is None or not self._mean[0].is_now(self.importance, self.threshold):
+            total = sum(self.effective(t).sum(dtype=torch.float64).item() for t in self.importance.values())
+            count = sum(tensor.numel() for tensor in self.importance.values())
+            self._mean = Moment(self.importance, self.threshold), total / count
+        return self._mean[1]
+
+    def blocked(self) -> float:
+        """The share of parameters that cannot move at all: importance exactly 1, or above the threshold."""
+        ones = sum(int((self.effective(tensor) == 1).sum()) for tensor in self.importance.values())
+        return ones / sum(tensor.numel() for tensor in self.importance.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that must survive a restart; loads with `torch.load(..., weights_only=True)`."""
+        return {"version": STATE_VERSION, "threshold": self.threshold, "importance": dict(self.importance)}
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state.get("version") != STATE_VERSION:
+            raise ValueError(f"the state has version {state.get('version')!r}; this release reads {STATE_VERSION}")
+        watched, given = self.parameters(), state["importance"]
+        # What was trainable once is remembered, though a fresh start may find it frozen again.
+        again = {name: p for name, p in named_parameters(self.backbone).items() if name in given}
+        _require_same({**watched, **again}, given, partial=False)
+        self.threshold = state["threshold"]
+        self.importance = {
+            name: tensor.to(device=again[name].device, dtype=torch.float32, copy=True) for name, tensor in given.items()
+        }
+
+    def effective(self, importance: Tensor) -> Tensor:
+        """The mask that an importance stands for: itself, or 1 above the threshold and 0 elsewhere."""
+        return importance if self.threshold is None else (importance > self.threshold).to(importance.dtype)
+
+
+def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:
+    if not gradient.is_sparse:
+        return gradient.mul_(factor)
+    gradient = gradient.coalesce()
+    indices = gradient.indices()
+    values = gradient.values() * factor[tuple(indices)]
+    return torch.sparse_coo_tensor(indices, values, gradient.shape, check_invariants=False, is_coalesced=True)
+
+
+def _require_same(known: Mapping[str, Tensor], given: Mapping[str, Tensor], partial: bool) -> None:
+    """Names and shapes must fit the backbone; the error lists every difference."""
+    problems = [f"{name!r} is not in the backbone" for name in given if name not in known]
+    if not partial:
+        problems += [f"{name!r} is missing" for name in known if name not in given]
+    problems += [
+        f"{name!r} has shape {tuple(tensor.shape)}, the backbone has {tuple(known[name].shape)}"
+        for name, tensor in given.items()
+        if name in known and tensor.shape != known[name].shape
+    ]
+    if problems:
+        raise ValueError("importance does not fit the backbone: " + "; ".join(problems))

@@ -1,0 +1,40 @@
+"""Which parameters of a module are meant, and under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+# What torch.compile and the data-parallel wrappers put into the names of parameters.
+WRAPPERS = {"_orig_mod", "module"}
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The user's own module inside the wrappers of torch.compile and data parallelism."""
+    while True:
+        if isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
+            module = inner
+        elif isinstance(module, (DataParallel, DistributedDataParallel)):
+            module = module.module
+        else:
+            return module
+
+
+def named_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters by names that do not depend on wrappers; tied ones once, under their first name."""
+    found = dict(unwrapped(module).named_parameters())
+    plain = {".".join(part for part in name.split(".") if part not in WRAPPERS): p for name, p in found.items()}
+    return plain if len(plain) == len(found) else found  # a module that calls its own parts so keeps its names
+
+
+def named_trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in named_parameters(module).items() if p.requires_grad}
+
+
+def parameters_of(owner: nn.Module | Iterable[nn.Parameter] | None) -> list[nn.Parameter]:
+    """The parameters of a module, or those given one by one."""
+    if owner is None:
+        return []
+    return list(owner.parameters()) if isinstance(owner, nn.Module) else list(owner)

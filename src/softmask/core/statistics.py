@@ -1,0 +1,36 @@
+"""Running statistics of normalisation layers: no gradient reaches them, so a mask cannot protect them."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.hooks import RemovableHandle
+
+
+def unprotected_statistics(module: nn.Module) -> list[str]:
+    """Names of the layers whose running statistics still follow the data."""
+    return [name or "itself" for name, layer in _statistical(module) if not _frozen(layer)]
+
+
+def freeze_running_statistics(module: nn.Module) -> list[RemovableHandle]:
+    """From now on normalise with the statistics seen so far, in training too; a later `.train()` does not undo it.
+
+    Meant for the moment after the first task. Each handle's `remove()` lets its layer follow the data again.
+    """
+    return [layer.register_forward_pre_hook(_stay_in_eval) for _, layer in _statistical(module) if not _frozen(layer)]
+
+
+def _statistical(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [
+        (name, layer)
+        for name, layer in module.named_modules()
+        if isinstance(layer, _NormBase) and layer.track_running_stats
+    ]
+
+
+def _frozen(layer: nn.Module) -> bool:
+    return _stay_in_eval in layer._forward_pre_hooks.values()
+
+
+def _stay_in_eval(layer: nn.Module, _: object) -> None:
+    layer.eval()
