@@ -1,0 +1,29 @@
+"""Mistakes that a user can mend. The command line prints them in one or two lines, without a traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SoftmaskError(Exception):
+    """Says what was wrong, what was expected and what to do."""
+
+
+class UnknownName(SoftmaskError):
+    """A name that nothing answers to."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        super().__init__(f"unknown {kind} {name!r}{nearest(name, names)}; known: {', '.join(names) or 'none'}")
+
+
+class DataError(SoftmaskError):
+    """A data file that is missing, damaged or not what it should be."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`: did you mean 'spg'?`, or nothing where no known name is near."""
+    lower = {candidate.lower(): candidate for candidate in known}
+    matches = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
+    return f": did you mean {lower[matches[0]]!r}?" if matches else ""

@@ -1,0 +1,48 @@
+"""Measuring a method on data: in eval mode, without gradients, in batches of the size that evaluates fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from softmask.learning.method import Method, Step
+from softmask.learning.task import Batches, Task
+
+# Larger batches fall out of the cache, smaller ones leave the matrix kernels idle.
+EVALUATION_BATCH = 128
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Eval mode inside, the modes of before outside."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def accuracy(method: Method, batches: Batches, task: int) -> float:
+    """Share of right answers, with the head of the task."""
+    right = torch.zeros((), dtype=torch.int64, device=batches.device)
+    with evaluating(method), torch.inference_mode():
+        for x, y in batches.batched(EVALUATION_BATCH):
+            right += (method(x, task).argmax(1) == y).sum()
+    return right.item() / batches.count
+
+
+def validate(method: Method, task: Task) -> tuple[float, float]:
+    """The method's validation criterion, averaged over samples, and the accuracy."""
+    total = torch.zeros((), device=task.val.device)
+    right = torch.zeros((), dtype=torch.int64, device=task.val.device)
+    with evaluating(method), torch.inference_mode():
+        for x, y in task.val.batched(EVALUATION_BATCH):
+            loss, correct = method.validate(Step(task, x, y))
+            total += loss * len(y)
+            right += correct
+    return total.item() / task.val.count, right.item() / task.val.count

@@ -1,0 +1,207 @@
+"""The training loop: one task, a falling learning rate, early stopping, and a state that survives a kill."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+
+from softmask.errors import SoftmaskError
+from softmask.learning.evaluation import validate
+from softmask.learning.method import Method, Step
+from softmask.learning.task import Task
+from softmask.learning.training import Training
+
+State = dict[str, Any]
+
+
+class DivergedError(SoftmaskError):
+    """Training never reached a finite validation loss."""
+
+
+class Fit:
+    """Trains one learner on one task. Never restores the best state by itself: two Fits may share a network."""
+
+    def __init__(
+        self, learner: Method, task: Task, training: Training, after_epoch: Callable[[Fit], None] | None = None
+    ) -> None:
+        self.learner, self.task, self.after_epoch = learner, task, after_epoch
+        self.training = learner.adapted(training)
+        self.optimizer = learner.make_optimizer(self.training.lr)
+        self.schedule = self._make_schedule()
+        self.epoch = self.stale = 0
+        self.best_loss, self.best_epoch = math.inf, -1
+        self.best = learner.snapshot()
+        self.last: dict[str, float] = {}
+
+    @property
+    def lr(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def done(self) -> bool:
+        return self.epoch >= self.training.epochs or self.stale >= self.training.patience
+
+    def run(self, epochs: int | None = None) -> Fit:
+        """Train until done, or for so many epochs more."""
+        until = math.inf if epochs is None else self.epoch + epochs
+        while not self.done and self.epoch < until:
+            self._one_epoch()
+            if self.after_epoch is not None:
+                self.after_epoch(self)
+        return self
+
+    def follow(self, other: Fit) -> Fit:
+        """Take over the age and the learning rate of another Fit, but none of its losses: judge from here on."""
+        self.epoch, self.schedule.last_epoch = other.epoch, other.schedule.last_epoch
+        for own, theirs in zip(self.optimizer.param_groups, other.optimizer.param_groups, strict=True):
+            own["lr"] = theirs["lr"]
+        return self
+
+    def restore_best(self) -> Fit:
+        if self.best_epoch < 0:
+            raise DivergedError(
+                f"training on {self.task.name} diverged: no epoch of {self.epoch} had a finite validation loss "
+                f"(learning rate {self.training.lr:g}, {self.learner.settings})"
+            )
+        self.learner.restore(self.best)
+        return self
+
+    def _one_epoch(self) -> None:
+        lr = self.lr
+        train_loss = self.train_epoch()
+        loss, accuracy = validate(self.learner, self.task)
+        self.last = {"lr": lr, "train_loss": train_loss, "val_loss": loss, "val_accuracy": accuracy}
+        if not (math.isfinite(train_loss) and math.isfinite(loss)):
+            self.learner.restore(self.best)  # and go on: the falling rate may still save the task
+            loss = math.inf
+        if loss < self.best_loss:
+            self.best_loss, self.best_epoch, self.best = loss, self.epoch, self.learner.snapshot()
+            self.stale = 0
+        else:
+            # Only an epoch at the lowest rate speaks against going on; the rate is that before the schedule's step.
+            self.stale = self.stale + 1 if self._stops_early and lr <= self.training.lr_min else 0
+        if isinstance(self.schedule, ReduceLROnPlateau):
+            self.schedule.step(loss)
+        else:
+            self.schedule.step()
+        self.epoch += 1
+
+    def train_epoch(self) -> float:
+        """One pass over the training batches; returns the mean loss. Nothing in it waits for a result."""
+        self.learner.train()
+        total = torch.zeros((), device=self.task.train.device)
+        last, lr = max(1, len(self.task.train) - 1), self.lr
+        for index, (x, y) in enumerate(self.task.train):
+            step = Step(self.task, x, y, progress=index / last if len(self.task.train) > 1 else 1.0, lr=lr)
+            self.optimizer.zero_grad(set_to_none=True)
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.training.precision == "bf16"):
+                loss = self.learner.loss(step)
+            loss.backward()
+            self.learner.after_backward(step)
+            self.learner.clip_gradients()
+            self.optimizer.step()
+            self.learner.after_step(step)
+            total += loss.detach() * len(y)
+        self.learner.eval()
+        return total.item() / self.task.train.count
+
+    @property
+    def _stops_early(self) -> bool:
+        return self.training.schedule == "plateau"
+
+    def _make_schedule(self) -> ReduceLROnPlateau | LambdaLR:
+        floor = self.training.lr_min / self.training.lr
+        if self.training.schedule == "cosine":
+            last = max(1, self.training.epochs - 1)
+            return LambdaLR(
+                self.optimizer, lambda epoch: floor + (1 - floor) * (1 + math.cos(math.pi * min(epoch / last, 1))) / 2
+            )
+        # A group with a rate of its own keeps its distance to the first all the way down.
+        floors = [self.training.lr_min * (group["lr"] / self.training.lr) for group in self.optimizer.param_groups]
+        return ReduceLROnPlateau(
+            self.optimizer, factor=1 / self.training.lr_factor, patience=self.training.patience - 1, min_lr=floors
+        )
+
+    def state_dict(self) -> State:
+        return {
+            "epoch": self.epoch,
+            "stale": self.stale,
+            "best_loss": self.best_loss,
+            "best_epoch": self.best_epoch,
+            "best": self.best,
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": {k: v for k, v in self.schedule.state_dict().items() if k != "lr_lambdas"},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.epoch, self.stale = state["epoch"], state["stale"]
+        self.best_loss, self.best_epoch = state["best_loss"], state["best_epoch"]
+        self.best = dict(state["best"])
+        self.optimizer.load_state_dict(dict(state["optimizer"]))
+        self.schedule.load_state_dict({"lr_lambdas": [None] * len(self.optimizer.param_groups), **state["schedule"]})
+
+
+class Fitter:
+    """Makes the Fits of one task and keeps where they stand, so that a killed run goes on after its last epoch.
+
+    A method that overrides `learn` may keep what it needs in `notes` (numbers, strings, lists, tensors) and look there
+    first: after a kill they hold what was last saved. Random draws belong after that look.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        training: Training,
+        save: Callable[[State], None] | None = None,
+        saved: State | None = None,
+        watch: Callable[[Fit], None] | None = None,
+    ) -> None:
+        self.method, self.task, self.training = method, task, training
+        self._save, self._watch = save, watch
+        self._fits: dict[str, Fit] = {}
+        self._waiting: dict[str, State] = {}
+        self.notes: State = {}
+        if saved is not None:
+            self._resume(saved)
+
+    def __call__(self, learner: Method, name: str = "fit") -> Fit:
+        """A new Fit, or the one of this name as it stood when the run was killed."""
+        fit = Fit(learner, self.task, self.training, after_epoch=self._after_epoch)
+        if (state := self._waiting.pop(name, None)) is not None:
+            fit.load_state_dict(state["fit"])
+            if state["learner"] is not None:
+                learner.restore(state["learner"])
+        self._fits[name] = fit
+        return fit
+
+    def drop(self, name: str) -> None:
+        """Forget a Fit that is no longer needed."""
+        self._fits.pop(name, None)
+
+    def save(self) -> None:
+        if self._save is None:
+            return
+        fits = {
+            name: {"fit": fit.state_dict(), "learner": None if fit.learner is self.method else fit.learner.snapshot()}
+            for name, fit in self._fits.items()
+        }
+        order = self.task.train.generator
+        generators: dict[str, Tensor] = {"global": torch.get_rng_state(), "order": order.get_state()}
+        self._save({"fits": fits, "notes": self.notes, "method": self.method.snapshot(), "generators": generators})
+
+    def _after_epoch(self, fit: Fit) -> None:
+        if self._watch is not None:
+            self._watch(fit)
+        self.save()
+
+    def _resume(self, saved: State) -> None:
+        self.notes, self._waiting = dict(saved["notes"]), dict(saved["fits"])
+        self.method.restore(saved["method"])
+        torch.set_rng_state(saved["generators"]["global"])
+        self.task.train.generator.set_state(saved["generators"]["order"])

@@ -1,0 +1,219 @@
+"""What a continual learner is: hooks around one training loop. The defaults are plain fine-tuning.
+
+for task in method.stages(tasks):
+    method.begin_task(task)
+    method.learn(task, fit)              # by default one Fit, which for each batch does:
+        method.loss(step).backward()
+        method.after_backward(step)      #   change gradients
+        method.clip_gradients()
+        optimizer.step()
+        method.after_step(step)          #   clamp, measure the move
+    method.end_task(task)                # on the best weights: importance, masks, memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from softmask.learning.masked_sgd import MaskedSGD
+from softmask.learning.problem import Problem
+from softmask.learning.seeds import derive
+from softmask.learning.task import Task
+from softmask.learning.training import Training, scaled
+
+if TYPE_CHECKING:
+    from softmask.learning.fit import Fitter
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch of a task. `progress` runs from 0 to 1 over an epoch and is 1 in evaluation."""
+
+    task: Task
+    x: Tensor
+    y: Tensor
+    progress: float = 1.0
+    lr: float = 0.0
+    """The learning rate of this training step."""
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """The method has nothing to set."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run of a method is expected to take, in units of plain fine-tuning (NCL)."""
+
+    step: float = 1.0
+    """Time of a training step."""
+    task_end_passes: float = 0.0
+    """Passes over the training data at task ends, summed over the sequence; a pass costs a training epoch."""
+    kept_copies: float = 0.0
+    """What is remembered between tasks, in copies of the backbone."""
+    note: str = ""
+    """What grows with the number of tasks, in words."""
+
+
+def search(
+    default: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    log: bool = False,
+    choices: Sequence[Any] | None = None,
+) -> Any:
+    """A field of a method's `Settings` with the range that a hyper-parameter search goes through."""
+    return field(default=default, metadata={"search": {"low": low, "high": high, "log": log, "choices": choices}})
+
+
+class Method(nn.Module):
+    """One continual learner. All that it remembers is in `state_dict()`."""
+
+    Settings: ClassVar[type] = NoSettings
+    title: ClassVar[str]
+    """Its name in the paper's tables."""
+    never_forgets: ClassVar[bool] = False
+    """A promise that what was learned stays as it is, to the bit."""
+    moves_old_heads: ClassVar[bool] = False
+    """Whether the heads of earlier tasks may change; by default they stay, to the bit."""
+    clip: ClassVar[float | None] = None
+    """Largest joint norm of all gradients."""
+    settled: ClassVar[tuple[str, ...]] = ()
+    """Parts whose buffers stay as they are while a task is learned: snapshots, made every epoch, leave them out."""
+
+    def __init__(self, problem: Problem, settings: Any = None) -> None:
+        super().__init__()
+        self.problem = problem
+        self.settings = self.Settings() if settings is None else settings
+        self.build()
+
+    # The model
+
+    def build(self) -> None:
+        self.backbone = self.problem.backbone()
+        self.heads = self.problem.heads(self.backbone.widths[-1])
+
+    def features(self, x: Tensor, task: int) -> Tensor:
+        return self.backbone(x)
+
+    def forward(self, x: Tensor, task: int) -> Tensor:
+        return self.heads[task](self.features(x, task))
+
+    # Learning a task
+
+    def stages(self, tasks: Sequence[Task], training: Training) -> Sequence[Task]:
+        """What is learned one after another, in batches as the training says."""
+        return [
+            task.batched(training.batch, shuffle=training.shuffle, seed=derive(self.problem.seeds.batches, task.name))
+            for task in tasks
+        ]
+
+    def begin_task(self, task: Task) -> None:
+        """Freeze, unfreeze, re-initialise. Only the heads of this task learn."""
+        for index, head in enumerate(self.heads):
+            head.requires_grad_(index in task.ids)
+
+    def learn(self, task: Task, fit: Fitter) -> None:
+        fit(self).run().restore_best()
+
+    def loss(self, step: Step) -> Tensor:
+        """The training loss."""
+        loss = F.cross_entropy(self(step.x, step.task.id), step.y)
+        penalty = self.penalty(step)
+        return loss if penalty is None else loss + penalty
+
+    def penalty(self, step: Step) -> Tensor | None:
+        """What is added to the cross-entropy, in training and in validation."""
+        return None
+
+    def after_backward(self, step: Step) -> None:
+        """Change gradients."""
+
+    def clip_gradients(self) -> None:
+        if self.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters(), self.clip)
+
+    def after_step(self, step: Step) -> None:
+        """Clamp, measure the move."""
+
+    def end_task(self, task: Task) -> Facts | None:
+        """Importance, masks, memory, on the restored best weights, in eval mode. Returns small facts to be kept."""
+        return None
+
+    def validate(self, step: Step) -> tuple[Tensor, Tensor]:
+        """The validation criterion of a batch and the number of right answers, in eval mode."""
+        logits = self(step.x, step.task.id)
+        loss, penalty = F.cross_entropy(logits, step.y), self.penalty(step)
+        return (loss if penalty is None else loss + penalty), (logits.argmax(1) == step.y).sum()
+
+    # Optimisation
+
+    def lr(self, training: Training) -> float:
+        """The learning rate at the start of a task: the settings' own, or the training's."""
+        own = getattr(self.settings, "lr", None)
+        return training.lr if own is None else own
+
+    def adapted(self, training: Training) -> Training:
+        """The training with what the method has of its own: here the learning rate."""
+        return scaled(training, self.lr(training))
+
+    def make_optimizer(self, lr: float) -> Optimizer:
+        """Plain SGD on what is trainable."""
+        trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        keep = self.keep()
+        return MaskedSGD(trainable, lr, keep={p: keep[p] for p in trainable if p in keep})
+
+    def keep(self) -> Mapping[nn.Parameter, Tensor | float]:
+        """What share of its update each parameter keeps; all of it where nothing is said."""
+        return {}
+
+    # What is kept
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copies of all that may change while a task is learned: trainable parameters and buffers."""
+        return {name: tensor.detach().clone() for name, tensor in self._changeable()}
+
+    @torch.no_grad()
+    def restore(self, snapshot: Mapping[str, Tensor]) -> None:
+        for name, tensor in self._changeable():
+            tensor.copy_(snapshot[name])
+
+    def _changeable(self) -> Iterator[tuple[str, Tensor]]:
+        yield from ((name, p) for name, p in self.named_parameters() if p.requires_grad)
+        yield from ((name, b) for name, b in self.named_buffers() if name.split(".")[0] not in self.settled)
+
+    @contextmanager
+    def own_randomness(self, task: Task) -> Iterator[None]:
+        """Draws that follow from the run's seed, the task and the method alone, and disturb nothing else.
+
+        Passes at task ends run under it: a method that adds one is then still comparable, bit for bit, with one that
+        does not.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.problem.seeds.batches, task.name, type(self).__name__))
+            yield
+
+    @classmethod
+    def cost(cls, problem: Problem) -> Cost:
+        """What `--dry-run` tells."""
+        return Cost()
+
+    @classmethod
+    def learnable(cls, problem: Problem) -> int:
+        """How many numbers are learned over the whole sequence, as the paper's table of network sizes counts them."""
+        with torch.device("meta"):  # shapes without memory
+            return sum(parameter.numel() for parameter in cls(problem).parameters())

@@ -1,0 +1,121 @@
+"""The protocol: learn one task after another, and after each measure all that were learned so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from softmask.learning.evaluation import accuracy
+from softmask.learning.fit import Fit, Fitter, State
+from softmask.learning.method import Method
+from softmask.learning.seeds import derive
+from softmask.learning.task import Batches, Task
+from softmask.learning.training import Training
+
+
+class Journal(Protocol):
+    """Where a run writes down what happened and how to go on."""
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Something to remember."""
+
+    def stages_done(self) -> int:
+        """How many stages are learned and saved."""
+
+    def load_stage(self) -> State:
+        """The method's state after the last saved stage."""
+
+    def save_stage(self, stage: int, state: State) -> None:
+        """Marks the stage as done."""
+
+    def load_progress(self, stage: int) -> State | None:
+        """Where learning this stage stood when it was interrupted."""
+
+    def save_progress(self, stage: int, state: State) -> None:
+        """Called after every epoch; the journal decides which it keeps."""
+
+
+def learn_sequence(
+    method: Method,
+    tasks: Sequence[Task],
+    training: Training,
+    journal: Journal,
+    *,
+    tests: Sequence[Batches] | None,
+    watch: Callable[[Task, Fit], None] | None = None,
+) -> Method:
+    """Learns what is not yet learned. Without `tests`, only validation accuracies are known to anybody."""
+    stages = method.stages(tasks, training)
+    done = journal.stages_done()
+    if done:
+        method.load_state_dict(journal.load_stage())
+    for stage in range(done, len(stages)):
+        task = stages[stage]
+        # The draws of a task follow from the seed and the task, not from what came before: no state to carry over.
+        torch.manual_seed(derive(method.problem.seeds.batches, "learn", task.name))
+        _learn_stage(method, task, stage, training, journal, watch)
+        learned = sorted(i for earlier in stages[: stage + 1] for i in earlier.ids)
+        _measure(method, tasks, learned, task.id, journal, tests)
+        journal.save_stage(stage, method.state_dict())
+    return method
+
+
+def _learn_stage(
+    method: Method,
+    task: Task,
+    stage: int,
+    training: Training,
+    journal: Journal,
+    watch: Callable[[Task, Fit], None] | None,
+) -> None:
+    def note_epoch(fit: Fit) -> None:
+        journal.event("epoch", task=task.id, epoch=fit.epoch - 1, seconds=time.monotonic() - start, **fit.last)
+        if watch is not None:
+            watch(task, fit)
+
+    start = time.monotonic()
+    method.begin_task(task)
+    method.learn(
+        task,
+        Fitter(
+            method,
+            task,
+            training,
+            save=lambda state: journal.save_progress(stage, state),
+            saved=journal.load_progress(stage),
+            watch=note_epoch,
+        ),
+    )
+    learned = time.monotonic()
+    method.eval()
+    facts = method.end_task(task) or {}
+    method.zero_grad(set_to_none=True)
+    journal.event(
+        "task",
+        task=task.id,
+        ids=list(task.ids),
+        name=task.name,
+        classes=task.classes,
+        learn_seconds=learned - start,
+        end_seconds=time.monotonic() - learned,
+        facts=facts,
+    )
+
+
+def _measure(
+    method: Method,
+    tasks: Sequence[Task],
+    learned: Sequence[int],
+    after: int,
+    journal: Journal,
+    tests: Sequence[Batches] | None,
+) -> None:
+    """One row of the accuracy matrix: every task learned so far is evaluated again, never copied."""
+    for i in learned:
+        measured = {"validation": accuracy(method, tasks[i].val, i)}
+        if tests is not None:
+            measured["test"] = accuracy(method, tests[i], i)
+        journal.event("accuracy", after=after, task=i, **measured)

@@ -1,0 +1,81 @@
+"""Finding methods and sequences by name. Files are found, never listed; other packages join through entry points."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+from softmask.errors import SoftmaskError, UnknownName
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Entry(Generic[T]):
+    """A registered thing and the facts it was registered with."""
+
+    name: str
+    thing: T
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def card(self) -> str:
+        """The docstring of the module that it lives in."""
+        module = importlib.import_module(getattr(self.thing, "__module__", __name__))
+        return (module.__doc__ or "").strip()
+
+
+class Registry(Generic[T]):
+    """Names and what they stand for, filled by importing a package's files and the entry points of others."""
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind, self.package = kind, package
+        self.group = package  # entry points of other packages are named like our own package
+        self._entries: dict[str, Entry[T]] = {}
+        self._searched = False
+
+    def register(self, name: str, **facts: Any) -> Callable[[T], T]:
+        """Decorator: makes the thing known under this name. A name may be given only once."""
+
+        def remember(thing: T) -> T:
+            known = self._entries.get(name)
+            if known is not None and _place(known.thing) != _place(thing):
+                raise SoftmaskError(f"two {self.kind}s are called {name!r}: {_place(known.thing)} and {_place(thing)}")
+            self._entries[name] = Entry(name, thing, facts)
+            return thing
+
+        return remember
+
+    def names(self) -> list[str]:
+        self._search()
+        return sorted(self._entries)
+
+    def entry(self, name: str) -> Entry[T]:
+        self._search()
+        if name not in self._entries:
+            raise UnknownName(self.kind, name, self._entries)
+        return self._entries[name]
+
+    def load(self, name: str) -> T:
+        return self.entry(name).thing
+
+    def _search(self) -> None:
+        if self._searched:
+            return
+        package = importlib.import_module(self.package)
+        for file in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{self.package}.{file.name}")
+        for point in entry_points(group=self.group):
+            try:
+                point.load()
+            except Exception as error:
+                raise SoftmaskError(f"{self.kind} {point.name!r} ({point.value}) does not load: {error!r}") from error
+        self._searched = True
+
+
+def _place(thing: object) -> str:
+    return f"{getattr(thing, '__module__', '?')}.{getattr(thing, '__qualname__', repr(thing))}"

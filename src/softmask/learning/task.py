@@ -1,0 +1,155 @@
+"""What is learned: batches, a task, a sequence of tasks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Normalisation(NamedTuple):
+    """Per-channel mean and standard deviation of pixels in [0, 1]."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Bytes 0..255, shape (n, channels, height, width), to normalised float32."""
+        shape = (1, -1, 1, 1)
+        mean = torch.tensor(self.mean, device=pixels.device).view(shape)
+        std = torch.tensor(self.std, device=pixels.device).view(shape)
+        return pixels.to(torch.float32).div_(255).sub_(mean).div_(std)
+
+
+class Batches:
+    """Images and labels in batches; may be gone through any number of times.
+
+    Images stay as they were stored (bytes, possibly memory-mapped) and are normalised batch by batch: a set of a
+    million pictures costs what it costs on disk. With `shuffle`, every pass draws a new order from the set's own
+    generator, so that neither dropout nor another set can disturb it.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        size: int = 64,
+        *,
+        normalise: Normalisation | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if len(images) != len(labels):
+            raise ValueError(f"{len(images)} images but {len(labels)} labels")
+        if size < 1:
+            raise ValueError(f"a batch needs at least one image, not {size}")
+        self.images, self.labels, self.size = images, labels, size
+        self.normalise, self.shuffle, self.device = normalise, shuffle, torch.device(device)
+        self.seed = seed
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __len__(self) -> int:
+        return -(-len(self.labels) // self.size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        count = len(self.labels)
+        order = torch.randperm(count, generator=self.generator) if self.shuffle else None
+        for start in range(0, count, self.size):
+            part = slice(start, start + self.size)
+            yield self._load(part if order is None else order[part])
+
+    def _load(self, which: slice | Tensor) -> tuple[Tensor, Tensor]:
+        x = self.images[which].to(self.device, non_blocking=True)
+        y = self.labels[which].to(self.device, non_blocking=True)
+        return (self.normalise(x) if self.normalise else x), y
+
+    @property
+    def count(self) -> int:
+        """How many images there are."""
+        return len(self.labels)
+
+    @property
+    def x(self) -> Tensor:
+        """All images, normalised."""
+        return self._load(slice(None))[0]
+
+    @property
+    def y(self) -> Tensor:
+        """All labels."""
+        return self.labels.to(self.device)
+
+    def batched(
+        self, size: int, *, shuffle: bool = False, seed: int = 0, device: torch.device | str | None = None
+    ) -> Batches:
+        """The same images in other batches."""
+        return Batches(
+            self.images,
+            self.labels,
+            size,
+            normalise=self.normalise,
+            shuffle=shuffle,
+            seed=seed,
+            device=self.device if device is None else device,
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method may see of a task. There is no test set in it: see `TaskSequence.tests`."""
+
+    ids: tuple[int, ...]
+    """Positions in the sequence; several for a task that joins others (MTL)."""
+    name: str
+    """Says which task it is wherever it stands in the sequence: its classes or user, and a digest of its samples."""
+    classes: int
+    train: Batches
+    val: Batches
+
+    @property
+    def id(self) -> int:
+        """The task's position; for a joint task, the last of its positions."""
+        return self.ids[-1]
+
+    def batched(self, size: int, *, shuffle: bool, seed: int, device: torch.device | str | None = None) -> Task:
+        """The task with training batches of another size or order."""
+        train = self.train.batched(size, shuffle=shuffle, seed=seed, device=device)
+        return replace(self, train=train, val=self.val.batched(self.val.size, device=device))
+
+
+@dataclass(frozen=True)
+class TaskSequence:
+    """Tasks in the order in which they are learned, and apart from them their test sets."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    tests: tuple[Batches, ...]
+    input_shape: tuple[int, int, int]
+    similar: bool
+    """Whether the tasks share what they teach (the same classes by other people, say)."""
+
+    def __post_init__(self) -> None:
+        if len(self.tasks) != len(self.tests):
+            raise ValueError(f"{len(self.tasks)} tasks but {len(self.tests)} test sets")
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        return tuple(task.classes for task in self.tasks)
+
+    def first(self, count: int) -> TaskSequence:
+        """The sequence cut after `count` tasks."""
+        if not 1 <= count <= len(self.tasks):
+            raise ValueError(f"{self.name} has {len(self.tasks)} tasks: cannot take the first {count}")
+        return replace(self, tasks=self.tasks[:count], tests=self.tests[:count])
+
+
+def sample_digest(*sample_ids: Sequence[int]) -> str:
+    """A short name for exactly these samples in this order: equal on every machine."""
+    digest = hashlib.sha256()
+    for ids in sample_ids:
+        digest.update((",".join(map(str, ids)) + ";").encode())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,126 @@
+"""The protocol: what is measured when, and that nothing leaks between tasks."""
+
+import pytest
+import torch
+
+from softmask.learning.evaluation import accuracy, evaluating, validate
+from softmask.learning.protocol import learn_sequence
+from softmask.learning.seeds import Seeds, derive
+from softmask.learning.task import Batches
+from softmask.learning.training import Training
+from softmask.testing import Memory
+from tests.learning.tiny import TinyMethod, tiny_method, tiny_task
+
+SHORT = Training(epochs=2)
+
+
+def learned(tests: list[Batches] | None) -> Memory:
+    method = tiny_method(tasks=3)
+    tasks = [tiny_task(i) for i in range(3)]
+    journal = Memory()
+    learn_sequence(method, tasks, SHORT, journal, tests=tests)
+    return journal
+
+
+def test_a_row_of_the_matrix_after_each_task() -> None:
+    tests = [tiny_task(i).val for i in range(3)]
+    measured = [facts for kind, facts in learned(tests).events if kind == "accuracy"]
+    assert [(facts["after"], facts["task"]) for facts in measured] == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
+    assert all(facts["test"] == facts["validation"] for facts in measured)  # the same pictures here
+
+
+def test_without_tests_nothing_but_validation_is_measured() -> None:
+    measured = [facts for kind, facts in learned(None).events if kind == "accuracy"]
+    assert len(measured) == 6
+    assert all("test" not in facts for facts in measured)
+
+
+class Forgetful(TinyMethod):
+    """Wipes every other head at the end of each task: an evaluation that copies old rows would not notice."""
+
+    @torch.no_grad()
+    def end_task(self, task) -> None:
+        for index, head in enumerate(self.heads):
+            if index != task.id:
+                head.weight.zero_()
+                head.bias.copy_(torch.tensor([1.0, 0.0]))
+
+
+def test_old_tasks_are_evaluated_again() -> None:
+    method = Forgetful(tiny_method(tasks=2).problem)
+    tasks = [tiny_task(i, count=20) for i in range(2)]
+    journal = Memory()
+    learn_sequence(method, tasks, SHORT, journal, tests=[task.val for task in tasks])
+    after = {(f["after"], f["task"]): f["test"] for kind, f in journal.events if kind == "accuracy"}
+    zeros = (tasks[0].val.y == 0).double().mean().item()
+    assert after[1, 0] == pytest.approx(zeros)
+    assert after[0, 0] != after[1, 0]
+
+
+def test_end_of_task_runs_in_eval_mode_on_the_best_weights_and_leaves_no_gradient() -> None:
+    seen = []
+
+    class Looker(TinyMethod):
+        def end_task(self, task):
+            seen.append((self.training, {k: v.clone() for k, v in self.snapshot().items()}))
+            self.loss_of_task = self(task.train.x, task.id).sum().backward()
+            return {"fact": 1}
+
+    method = Looker(tiny_method().problem)
+    journal = Memory()
+    learn_sequence(method, [tiny_task()], SHORT, journal, tests=None)
+    assert seen[0][0] is False
+    assert all(parameter.grad is None for parameter in method.parameters())
+    assert [facts["facts"] for kind, facts in journal.events if kind == "task"] == [{"fact": 1}]
+
+
+def test_accuracy_counts_right_answers_and_restores_modes() -> None:
+    method = tiny_method()
+    task = tiny_task(count=300)
+    method.train()
+    method.heads.eval()
+    logits = method(task.val.x, 0)
+    expected = (logits.argmax(1) == task.val.y).double().mean().item()
+    assert accuracy(method, task.val, 0) == pytest.approx(expected)
+    assert method.training
+    assert not method.heads.training
+
+
+def test_validation_loss_is_a_mean_over_samples() -> None:
+    method, task = tiny_method(), tiny_task(count=200)
+    loss, _ = validate(method, task)
+    assert loss == pytest.approx(torch.nn.functional.cross_entropy(method(task.val.x, 0), task.val.y).item(), rel=1e-5)
+
+
+def test_penalty_is_part_of_the_validation_criterion() -> None:
+    class Penalised(TinyMethod):
+        def penalty(self, step):
+            return torch.tensor(3.0)
+
+    task = tiny_task()
+    method = tiny_method()
+    penalised = Penalised(method.problem)
+    penalised.load_state_dict(method.state_dict())
+    assert validate(penalised, task)[0] == pytest.approx(validate(method, task)[0] + 3)
+
+
+def test_modes_come_back_after_an_error() -> None:
+    method = tiny_method().train()
+    inside = []
+
+    def fail() -> None:
+        with evaluating(method):
+            inside.append(method.training)
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
+    assert inside == [False]
+    assert method.training
+
+
+def test_seeds_have_names_and_do_not_collide() -> None:
+    assert Seeds.all_from(7) == Seeds(order=7, split=7, init=7, batches=7)
+    assert derive(1, "a") == derive(1, "a") == 6885665436231814845
+    assert len({derive(1, "a"), derive(1, "b"), derive(2, "a"), derive("1", "a", "")}) == 4
+    assert 0 <= derive("anything") < 2**63
