@@ -1,0 +1,46 @@
+"""One network per task: no forgetting and no transfer.
+
+The reference for forward transfer: what a task reaches alone. Source: Konishi et al., ICML 2023.
+Remembers between tasks: one network for each task.
+Departures: each network's initial weights follow from the seed and the task, not from its place in the sequence, so
+that the order of the tasks changes nothing but the order of the results. The paper counts one network, not T of them.
+Cost: a step of plain training; storage grows with the number of tasks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from softmask.learning.catalogue import register
+from softmask.learning.method import Cost, Method
+from softmask.learning.problem import Problem
+from softmask.learning.seeds import derive
+from softmask.learning.task import Task
+
+
+@register("one")
+class ONE(Method):
+    title = "ONE"
+    never_forgets = True
+
+    def build(self) -> None:
+        self.backbones = nn.ModuleList(self.problem.backbone() for _ in self.problem.classes)
+        self.heads = self.problem.heads(self.problem.backbone().widths[-1])
+
+    def features(self, x: Tensor, task: int) -> Tensor:
+        return self.backbones[task](x)
+
+    def begin_task(self, task: Task) -> None:
+        super().begin_task(task)
+        for index, backbone in enumerate(self.backbones):
+            backbone.requires_grad_(index == task.id)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.problem.seeds.init, task.name))
+            for layer in (*self.backbones[task.id].modules(), self.heads[task.id]):
+                if isinstance(layer, (nn.Conv2d, nn.Linear)):
+                    layer.reset_parameters()
+
+    @classmethod
+    def cost(cls, problem: Problem) -> Cost:
+        return Cost(kept_copies=problem.num_tasks - 1, note="one network for each task")

@@ -1,0 +1,84 @@
+"""SPG: soft-masking of parameter-level gradient flow.
+
+Scales the gradient of each parameter of the backbone by one minus its accumulated importance to old tasks, and that of
+the current head by one minus the average importance. Source: Konishi et al., ICML 2023, equations 1 to 7.
+Remembers between tasks: one number per parameter of the backbone, whatever the number of tasks.
+Importance: the gradient of the loss, summed over the training batches, standardised over each tensor, |tanh|; also
+through every old head, with the sum of its logits as loss; the largest of all.
+Departures from the authors' code: all heads share one forward pass, and so the draws of dropout, in the importance
+pass; only the accumulated importance is kept, as the paper says, not a copy for every task.
+Cost: a step costs 1 % more; task k ends with up to k + 1 passes over its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softmask.core import SoftMask
+from softmask.learning.catalogue import register
+from softmask.learning.method import Cost, Facts, Method
+from softmask.learning.parts.capacity import blocked_shares, cross_head_facts
+from softmask.learning.parts.importance import Importances, task_importance
+from softmask.learning.problem import Problem
+from softmask.learning.task import Task
+
+
+@register("spg")
+class SPG(Method):
+    title = "SPG"
+    head_clip = 1e4  # the authors clip the heads' gradients, and only those; it never comes to bear
+
+    @dataclass(frozen=True)
+    class Settings:
+        __pydantic_config__ = {"extra": "forbid"}
+
+        importance_dropout: bool = True
+        """Whether dropout is on while importance is measured, as in the authors' code."""
+
+    def build(self) -> None:
+        super().build()
+        self.mask = self.make_mask()
+
+    def make_mask(self) -> SoftMask:
+        return SoftMask(self.backbone)
+
+    def keep(self) -> Mapping[nn.Parameter, Tensor | float]:
+        """Eq. 6 and 7, as factors of the update: for plain SGD the same as scaling gradients, in one pass."""
+        watched = self.mask.parameters()
+        kept: dict[nn.Parameter, Tensor | float] = {p: self.mask.factor(name, p) for name, p in watched.items()}
+        return kept | {parameter: self.head_factor() for parameter in self.heads.parameters()}
+
+    def head_factor(self) -> float:
+        return 1 - self.mask.mean()
+
+    def clip_gradients(self) -> None:
+        torch.nn.utils.clip_grad_norm_(self.heads.parameters(), self.head_clip)
+
+    def end_task(self, task: Task) -> Facts:
+        found = self.measure(task)
+        facts = cross_head_facts(found.own, found.cross, self.mask.importance)
+        self.mask.update(found.combined())
+        return {"importance_mean": self.mask.mean(), "blocked": blocked_shares(self.mask.importance), **facts}
+
+    def measure(self, task: Task) -> Importances:
+        """Eq. 1-4, through the head of this task and through those of earlier ones."""
+        old = [self.heads[index] for index in range(task.id)]
+        return task_importance(self, task, old, dropout=self.settings.importance_dropout)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return self.mask.state_dict()
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.mask.load_state_dict(state)
+
+    @classmethod
+    def cost(cls, problem: Problem) -> Cost:
+        tasks = problem.num_tasks
+        # A pass through an old head costs about half an epoch: its forward is shared, its last layer in closed form.
+        passes = tasks + 0.5 * tasks * (tasks - 1) / 2
+        return Cost(step=1.01, task_end_passes=passes, kept_copies=1, note="task ends grow with the number of heads")

@@ -1,0 +1,192 @@
+"""The contract that every method must pass, for the tests of other packages too.
+
+    import pytest
+    from softmask.testing import METHOD_CHECKS
+
+    @pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
+    def test_my_method(check, tmp_path):
+        check("my-method", tmp_path)
+
+Every check runs a small network on built-in data (D-5) through the same `run` that users call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from softmask.learning.catalogue import METHODS
+from softmask.learning.evaluation import evaluating
+from softmask.learning.fit import Fit
+from softmask.learning.method import Method
+from softmask.learning.protocol import learn_sequence
+from softmask.learning.task import Task, TaskSequence
+from softmask.metrics import average_accuracy
+from softmask.runs.config import RunConfig, make_config
+from softmask.runs.run import build, load, run
+from softmask.runs.store import Store, StoredRun
+
+SMALL = {"network.width": 1 / 16, "training.epochs": 2}
+LONG_ENOUGH = {"network.width": 1 / 4, "training.epochs": 30, "training.batch": 16}
+
+
+class Interruption(Exception):
+    """Stands for a kill in the middle of a run."""
+
+
+class Memory:
+    """A journal that keeps everything in memory and can be told to interrupt."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.states: list[dict[str, Any]] = []
+
+    def event(self, kind: str, **facts: Any) -> None:
+        self.events.append((kind, facts))
+
+    def stages_done(self) -> int:
+        return len(self.states)
+
+    def load_stage(self) -> dict[str, Any]:
+        return self.states[-1]
+
+    def save_stage(self, stage: int, state: dict[str, Any]) -> None:
+        self.states.append({name: _copied(value) for name, value in state.items()})
+
+    def load_progress(self, stage: int) -> None:
+        return None
+
+    def save_progress(self, stage: int, state: dict[str, Any]) -> None:
+        return None
+
+
+def check_same_seed_same_bits(name: str, folder: Path) -> None:
+    """Two runs with equal configs end with equal weights; another seed ends with others."""
+    config = _small(name)
+    first, second = (run(config, Store(folder / place)) for place in ("first", "second"))
+    assert _digest(first) == _digest(second)
+    assert _digest(first) != _digest(run(_small(name, seed=2), Store(folder / "other")))
+
+
+def check_interrupted_equals_uninterrupted(name: str, folder: Path) -> None:
+    """A run that is cut after every epoch in turn, and continued, ends with the weights of an uninterrupted one."""
+    config = _small(name)
+    whole = run(config, Store(folder / "whole"))
+    epochs = len(whole.events("epoch"))
+    store = Store(folder / "cut")
+    for _ in range(epochs):
+        with contextlib.suppress(Interruption):
+            run(config, store, watch=_interrupt_after(1))
+    resumed = run(config, store)
+    assert _digest(resumed) == _digest(whole)
+    assert resumed.accuracies() == whole.accuracies()
+
+
+def check_state_is_complete(name: str, folder: Path) -> None:
+    """A method rebuilt from a checkpoint gives the same answers as the one that wrote it, for every task."""
+    config = _small(name)
+    sequence = load(config, None)
+    method = build(config, sequence)
+    journal = Memory()
+    learn_sequence(method, sequence.tasks, config.training, journal, tests=None)
+    rebuilt = build(config, sequence)
+    rebuilt.load_state_dict(journal.load_stage())
+    for task in range(len(sequence.tasks)):
+        assert torch.equal(_logits(method, sequence, task), _logits(rebuilt, sequence, task))
+
+
+def check_old_heads_stay(name: str, folder: Path) -> None:
+    """Learning a task leaves the heads of the others as they are, to the bit, unless the method says otherwise."""
+    if METHODS.load(name).moves_old_heads:
+        return
+    before: dict[str, Tensor] = {}
+    for method, task in _after_each_task(name):
+        if not hasattr(method, "heads"):
+            return
+        heads = {key: tensor for key, tensor in method.heads.state_dict().items() if int(key.split(".")[0]) < task.id}
+        assert all(torch.equal(tensor, before[key]) for key, tensor in heads.items())
+        before = {key: tensor.clone() for key, tensor in method.heads.state_dict().items()}
+
+
+def check_promise_of_not_forgetting(name: str, folder: Path) -> None:
+    """Where a method promises it, the answers for every old task stay the same, to the bit."""
+    if not METHODS.load(name).never_forgets:
+        return
+    sequence = load(_small(name), None)
+    remembered: dict[int, Tensor] = {}
+    for method, task in _after_each_task(name):
+        remembered[task.id] = _logits(method, sequence, task.id)
+        for old, logits in remembered.items():
+            assert torch.equal(_logits(method, sequence, old), logits), (
+                f"task {old} changed while {task.id} was learned"
+            )
+
+
+def check_learns(name: str, folder: Path) -> None:
+    """Two tasks of D-5 are learned well above chance."""
+    config = make_config(name, "D-5", preset="short", tasks=2, changes=LONG_ENOUGH)
+    assert average_accuracy(run(config, Store(folder)).accuracies()) > 75
+
+
+METHOD_CHECKS: list[Callable[[str, Path], None]] = [
+    check_same_seed_same_bits,
+    check_interrupted_equals_uninterrupted,
+    check_state_is_complete,
+    check_old_heads_stay,
+    check_promise_of_not_forgetting,
+    check_learns,
+]
+
+
+def _small(name: str, seed: int = 1) -> RunConfig:
+    return make_config(name, "D-5", preset="short", seed=seed, tasks=3, changes=SMALL)
+
+
+def _digest(done: StoredRun) -> str:
+    return str(done.events("finished")[0]["weights"])
+
+
+def _interrupt_after(epochs: int) -> Callable[[Task, Fit], None]:
+    """Lets so many epochs be saved, then strikes while the next is being noted, before it is saved."""
+    seen = 0
+
+    def strike(task: Task, fit: Fit) -> None:
+        nonlocal seen
+        seen += 1
+        if seen > epochs:
+            raise Interruption
+
+    return strike
+
+
+def _after_each_task(name: str) -> list[tuple[Method, Task]]:
+    """The method as it is after each task: rebuilt from what it saved there."""
+    config = _small(name)
+    sequence = load(config, None)
+    method, journal = build(config, sequence), Memory()
+    stages = method.stages(sequence.tasks, config.training)
+    learn_sequence(method, sequence.tasks, config.training, journal, tests=None)
+    found = []
+    for state, task in zip(journal.states, stages, strict=True):
+        then = build(config, sequence)
+        then.load_state_dict(state)
+        found.append((then, task))
+    return found
+
+
+def _logits(method: Method, sequence: TaskSequence, task: int) -> Tensor:
+    with evaluating(method), torch.no_grad():
+        return method(sequence.tests[task].x[:16], task)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return value

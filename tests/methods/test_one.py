@@ -1,0 +1,25 @@
+"""ONE: the order of the tasks changes the order of the results and nothing else."""
+
+from dataclasses import replace
+
+import torch
+
+from softmask.learning.protocol import learn_sequence
+from softmask.runs.config import make_config
+from softmask.runs.run import build, load
+from softmask.testing import Memory
+
+
+def test_permuting_the_tasks_permutes_the_results() -> None:
+    config = make_config("one", "D-5", preset="short", tasks=3, changes={"width": 1 / 16, "epochs": 3})
+    sequence = load(config, None)
+    order = [2, 0, 1]
+    tasks = tuple(replace(sequence.tasks[old], ids=(new,)) for new, old in enumerate(order))
+    permuted = replace(sequence, tasks=tasks, tests=tuple(sequence.tests[old] for old in order))
+    weights = []
+    for each in (sequence, permuted):
+        method = build(config, each)
+        learn_sequence(method, each.tasks, config.training, Memory(), tests=each.tests)
+        weights.append([list(backbone.parameters()) for backbone in method.backbones])
+    for new, old in enumerate(order):
+        assert all(torch.equal(a, b) for a, b in zip(weights[1][new], weights[0][old], strict=True))
