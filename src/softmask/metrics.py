@@ -1,0 +1,40 @@
+"""Accuracy, forward and backward transfer: functions of an accuracy matrix, exactly as the paper defines them.
+
+`matrix[i][j]` is the accuracy on task j, in percent, after task i was learned (i >= j); T is the number of tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Matrix = Mapping[int, Mapping[int, float]]
+
+FORMULAS = {
+    "ACC": "mean over tasks j of a[T][j]",
+    "FWT": "mean over tasks j of a[j][j] - one[j]",
+    "BWT": "mean over tasks j < T of a[T][j] - a[j][j]",
+}
+
+
+def average_accuracy(matrix: Matrix) -> float:
+    """Mean accuracy over all tasks after the last one."""
+    last = matrix[max(matrix)]
+    return sum(last.values()) / len(last)
+
+
+def forward_transfer(matrix: Matrix, alone: Mapping[int, float]) -> float | None:
+    """What learning in sequence gives a task over learning it alone (ONE). None where tasks were learned jointly."""
+    tasks = sorted(matrix[max(matrix)])
+    if any(task not in matrix or task not in alone for task in tasks):
+        return None
+    return sum(matrix[task][task] - alone[task] for task in tasks) / len(tasks)
+
+
+def backward_transfer(matrix: Matrix) -> float | None:
+    """What later tasks gave to earlier ones; below zero it is forgetting. None for a single task or joint training."""
+    tasks = sorted(matrix[max(matrix)])
+    earlier = tasks[:-1]
+    if not earlier or any(task not in matrix for task in earlier):
+        return None
+    last = matrix[tasks[-1]]
+    return sum(last[task] - matrix[task][task] for task in earlier) / len(earlier)

@@ -1,0 +1,114 @@
+"""From picture files to arrays of bytes, whatever the files say of themselves."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Collection, Iterable
+from functools import cache
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+from softmask.errors import DataError
+from softmask.sequences.problems import Problems
+from softmask.sequences.storing import ArrayFile
+
+T = TypeVar("T")
+SIDE = 32
+LARGEST_FILE = 50_000_000
+MOST_PIXELS = 64_000_000  # asked of the header before anything is decoded
+STARTS_A_PROGRAM = {"EPS", "WMF"}
+BLOCK = 512
+
+
+class Kind(NamedTuple):
+    """Which pictures are read, and how."""
+
+    formats: Collection[str]
+    turn_upright: bool
+    """Whether to follow a camera's note on how it was held. Research sets are used as stored, as everybody does."""
+
+
+JPEG = Kind(("JPEG",), turn_upright=False)
+
+
+def decode(content: bytes, where: str, kind: Kind) -> npt.NDArray[np.uint8]:
+    """A picture in colour, brought to 32x32 pixels bicubically: an array of shape (3, 32, 32)."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata; our limit is below its own
+            with Image.open(io.BytesIO(content), formats=list(kind.formats)) as image:
+                _check_extent(image, where)
+                upright = ImageOps.exif_transpose(image) if kind.turn_upright else image
+                small = _in_colour(upright).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's readers of forty formats meet damage with every kind of error
+        raise DataError(f"{where}: not a whole picture ({_first_line(error)})") from None
+    return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
+
+
+def decode_all(
+    names: Iterable[T], read: Callable[[T], tuple[str, bytes]], target: ArrayFile, kind: Kind, problems: Problems
+) -> None:
+    """Adds each picture to the array. `read` gives what messages call it, and its content.
+
+    Goes on after a damaged one, so that all of them are named; the array is of no use then.
+    """
+    block: list[npt.NDArray[np.uint8]] = []
+    for name in names:
+        with problems.collected():
+            where, content = read(name)
+            block.append(decode(content, where, kind))
+        if len(block) == BLOCK:
+            target.add(np.stack(block))
+            block.clear()
+    if block:
+        target.add(np.stack(block))
+
+
+def read_picture(path: str) -> tuple[str, bytes]:
+    """A file's content and its name for messages; not more of it than a picture may have."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    if len(content) > LARGEST_FILE:
+        raise DataError(f"{path}: more than {LARGEST_FILE} bytes, too many for one picture")
+    return path, content
+
+
+@cache
+def any_kind() -> Kind:
+    """All that Pillow reads by itself: some formats make it start another program, which no picture is worth."""
+    Image.init()
+    return Kind(tuple(name for name in Image.OPEN if name not in STARTS_A_PROGRAM), turn_upright=True)
+
+
+@cache
+def known_endings() -> frozenset[str]:
+    """Endings of the names of files of any kind, in small letters."""
+    formats = any_kind().formats
+    return frozenset(ending for ending, name in Image.registered_extensions().items() if name in formats)
+
+
+def _check_extent(image: Image.Image, where: str) -> None:
+    if image.width * image.height > MOST_PIXELS:
+        raise DataError(f"{where}: says that it has {image.width}x{image.height} pixels, more than {MOST_PIXELS}")
+
+
+def _in_colour(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits a pixel, which Pillow would cut off at 255 instead of scaling
+        return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
+    if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

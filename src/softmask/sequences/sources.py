@@ -1,0 +1,33 @@
+"""Where a data set comes from, what is looked for on disk, and on what terms its owners give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that its owners offer without asking anything."""
+
+    address: str
+    file: str
+    """Its name in the data folder."""
+    md5: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """One data set, which may serve several sequences."""
+
+    data: str
+    """What is looked for in the data folder."""
+    home: str = ""
+    terms: str = ""
+    obtain: str = ""
+    """What to do where there is no file to fetch."""
+    download: Download | None = None
+    locate: Callable[[Path, int], Path] | None = None
+    """Where below a data folder the set for so many tasks lies; raises DataError where it does not."""
