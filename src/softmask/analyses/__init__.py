@@ -1,0 +1,1 @@
+"""From stored runs to tables; nothing is drawn here."""

@@ -1,0 +1,72 @@
+"""The command line: parse, call, print. One file a verb."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+
+import typer
+
+import softmask
+from softmask.cli import analyse, data, demo, doctor, listing, run
+from softmask.cli.printing import problem, tell
+from softmask.errors import SoftmaskError, UnknownName
+from softmask.runs.config import ConfigError
+
+app = typer.Typer(
+    name="softmask",
+    help="Continual learning by soft-masking: a network that learns task after task and keeps what it knew.\n\n"
+    "Example: `softmask demo`",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    add_completion=False,
+)
+app.command("demo")(demo.demo)
+app.command("run")(run.run_command)
+app.add_typer(listing.app, name="list")
+app.add_typer(analyse.app, name="analyse")
+app.add_typer(data.app, name="data")
+app.command("doctor")(doctor.doctor)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"softmask {softmask.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Continual learning by soft-masking."""
+
+
+class Interrupted(BaseException):
+    """Ctrl-C under another name: typer keeps KeyboardInterrupt to itself and says nothing."""
+
+
+def _interrupt(*_: object) -> None:
+    raise Interrupted
+
+
+def main() -> None:
+    """Errors that a user can mend take one or two lines and no traceback; exit code 2 is wrong usage, 1 the rest."""
+    warnings.showwarning = lambda message, *_, **__: tell(f"note: {message}")
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        app()
+    except (ConfigError, UnknownName) as error:
+        problem(str(error))
+        sys.exit(2)
+    except SoftmaskError as error:
+        problem(str(error))
+        sys.exit(1)
+    except OSError as error:  # a full disk, a folder without permission
+        problem(f"{error.strerror or error}: {error.filename or 'while reading or writing'}")
+        sys.exit(1)
+    except Interrupted:
+        problem("interrupted; the same command continues where it stopped")
+        sys.exit(130)

@@ -1,0 +1,94 @@
+"""`softmask list`: methods, sequences and runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from softmask.analyses.accuracy import changes, training_name
+from softmask.analyses.table import Cell, Table
+from softmask.cli import options
+from softmask.cli.printing import out, tell
+from softmask.learning.catalogue import METHODS
+from softmask.metrics import average_accuracy
+from softmask.report.tables import as_json as table_as_json
+from softmask.report.tables import print_table
+from softmask.runs.store import Store, StoredRun
+from softmask.sequences import SEQUENCES, sequence_facts
+
+app = typer.Typer(
+    help="What there is: methods, sequences, runs. Example: `softmask list methods`", no_args_is_help=True
+)
+
+
+def _print(table: Table, as_json: bool) -> None:
+    if as_json:
+        out.print_json(table_as_json(table))
+    else:
+        print_table(table, out)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Print the whole card of one method.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """The methods, one line each; with a name, that method's card. Example: `softmask list methods spg`"""
+    if name is not None:
+        _print_card(name, as_json)
+        return
+    rows: list[tuple[Cell, ...]] = [
+        (name, METHODS.load(name).title, METHODS.entry(name).card.partition("\n")[0]) for name in METHODS.names()
+    ]
+    _print(Table("Methods", ("name", "in the paper", "idea"), rows), as_json)
+
+
+def _print_card(name: str, as_json: bool) -> None:
+    card = METHODS.entry(name).card
+    if as_json:
+        out.print_json(json.dumps({"name": name, "in the paper": METHODS.load(name).title, "card": card}))
+    else:
+        out.print(card)
+
+
+@app.command()
+def sequences(as_json: options.AsJson = False) -> None:
+    """The task sequences and what they need. Example: `softmask list sequences`"""
+    rows: list[tuple[Cell, ...]] = []
+    for name in SEQUENCES.names():
+        facts = sequence_facts(name)
+        kind = "similar" if facts.similar else "dissimilar"
+        rows.append((name, facts.tasks, facts.classes, kind, facts.data or "built in", facts.description))
+    _print(Table("Task sequences", ("name", "tasks", "classes", "tasks are", "data", "what"), rows), as_json)
+
+
+@app.command()
+def runs(store: options.StorePath = options.DEFAULT_STORE, as_json: options.AsJson = False) -> None:
+    """The runs in a store and how far they are. Example: `softmask list runs --store softmask-runs`"""
+    kept = Store(store)
+    rows = [_run_row(run) for run in kept.runs()]
+    columns = ("sequence", "method", "training", "changed", "seed", "state", "tasks done", "ACC", "folder")
+    _print(Table(f"Runs in {store}", columns, rows), as_json)
+    for message in kept.problems():
+        tell(f"left out: {message}")
+    if not rows:
+        tell("no run there yet: `softmask run` makes one")
+
+
+def _run_row(run: StoredRun) -> tuple[Cell, ...]:
+    config, matrix = run.config, run.accuracies()
+    seeds = config.seeds
+    alike = len({seeds.order, seeds.split, seeds.init, seeds.batches}) == 1
+    return (
+        config.sequence,
+        config.method,
+        training_name(config.training),
+        changes(config),
+        seeds.order if alike else "mixed",
+        run.status,
+        len(run.task_names()),
+        average_accuracy(matrix) if matrix else None,
+        run.path.name,
+    )

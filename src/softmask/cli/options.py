@@ -1,0 +1,42 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from softmask.runs.config import ConfigError
+
+Method = Annotated[str, typer.Option("--method", "-m", help="A method: see `softmask list methods`.")]
+Sequence = Annotated[str, typer.Option("--sequence", "-s", help="A task sequence: see `softmask list sequences`.")]
+Preset = Annotated[str, typer.Option("--preset", "-p", help="How to train: `paper`, or `short` for a CPU.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Class order, split, initial weights and batches.")]
+Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="Only the first so many tasks.")]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", envvar="SOFTMASK_DATA", help="Folder with the data sets, for sequences that need one."),
+]
+StorePath = Annotated[Path, typer.Option("--store", envvar="SOFTMASK_STORE", help="Folder in which runs are kept.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change one field, as in `--set epochs=3 --set network.width=0.5`. May be repeated."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+DEFAULT_STORE = Path("softmask-runs")
+
+
+def parse_changes(changes: list[str] | None) -> dict[str, Any]:
+    """`name=value` pairs; a value is JSON where it can be (3, 0.5, true, null), else text."""
+    parsed: dict[str, Any] = {}
+    for change in changes or []:
+        name, equals, value = change.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set takes name=value, not {change!r}")
+        try:
+            parsed[name.strip()] = json.loads(value)
+        except ValueError:
+            parsed[name.strip()] = value
+    return parsed

@@ -1,0 +1,64 @@
+"""What the command line says: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+from softmask.learning.fit import Fit
+from softmask.learning.task import Task
+
+# No markup: square brackets mean what they say.
+out = Console(highlight=False, markup=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+# Without a terminal, a line so often is enough to see that a run is alive.
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def tell(message: str) -> None:
+    err.print(message)
+
+
+def problem(message: str) -> None:
+    err.print(Text.assemble(("error:", "bold red"), " ", message))
+
+
+class Progress:
+    """Shows how a run goes: a bar on a terminal, now and then a line elsewhere."""
+
+    def __init__(self, label: str, tasks: int, epochs: int) -> None:
+        self.label, self.tasks, self.epochs = label, tasks, epochs
+        self._last_line = 0.0
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[now]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=err,
+            disable=not err.is_terminal,
+        )
+        self._entry = self._bar.add_task(label, total=tasks * epochs, now="")
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, task: Task, fit: Fit) -> None:
+        now = f"task {task.id + 1}/{self.tasks} epoch {fit.epoch} val {100 * fit.last['val_accuracy']:.1f} %"
+        # A task that stopped early counts as if it had used all its epochs.
+        done = task.id * self.epochs + (self.epochs if fit.done else min(fit.epoch, self.epochs))
+        self._bar.update(self._entry, completed=done, now=now)
+        if not err.is_terminal and (fit.done or time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES):
+            tell(f"{self.label}: {now}, lr {fit.last['lr']:.4g}, loss {fit.last['train_loss']:.3f}")
+            self._last_line = time.monotonic()

@@ -1,0 +1,109 @@
+"""`softmask run`: one method on one sequence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softmask.analyses.accuracy import REFERENCE, transfer
+from softmask.cli import options
+from softmask.cli.printing import Progress, out, tell
+from softmask.metrics import FORMULAS
+from softmask.runs.config import RunConfig, make_config
+from softmask.runs.forecast import forecast
+from softmask.runs.run import load, run
+from softmask.runs.store import Store, StoredRun
+from softmask.sequences import sequence_facts
+
+
+def run_command(
+    method: options.Method,
+    sequence: options.Sequence,
+    preset: options.Preset = "paper",
+    seed: options.Seed = 1,
+    tasks: options.Tasks = None,
+    data: options.Data = None,
+    store: options.StorePath = options.DEFAULT_STORE,
+    change: options.Changes = None,
+    with_one: Annotated[bool, typer.Option(help="Run ONE first if it is missing: forward transfer needs it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell steps, time, memory and disk.")] = False,
+    threads: Annotated[int, typer.Option(min=1, help="Two runs side by side beat one on two threads.")] = 1,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs that a kill may cost at most.")] = 1,
+    keep: Annotated[str, typer.Option(help="Which task checkpoints to keep: `last` or `all`.")] = "last",
+    as_json: options.AsJson = False,
+) -> None:
+    """Learn a sequence of tasks with one method. Run it again to continue after an interruption.
+
+    Example: `softmask run --method spg --sequence D-5 --preset short --with-one`
+    """
+    if keep not in ("last", "all"):
+        raise typer.BadParameter(f"{keep!r} is neither `last` nor `all`", param_hint="--keep")
+    config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=options.parse_changes(change))
+    if dry_run:
+        _foretell(config, data, as_json)
+        return
+    kept = Store(store)
+    wanted = [_reference(config), config] if with_one and method != REFERENCE else [config]
+    for each in wanted:
+        done = perform(each, kept, data, threads=threads, checkpoint_every=checkpoint_every, keep=keep)
+    _show(done, kept, as_json)
+
+
+def perform(
+    config: RunConfig,
+    store: Store,
+    data: Path | None,
+    *,
+    threads: int = 1,
+    checkpoint_every: int = 1,
+    keep: str = "last",
+) -> StoredRun:
+    """Runs under a progress display."""
+    known = store.find(config)
+    if known is not None and known.finished:
+        tell(f"{config.method} on {config.sequence}: already finished, nothing to do")
+        return known
+    tasks = config.tasks or sequence_facts(config.sequence).tasks
+    label = f"{config.method} on {config.sequence}"
+    with Progress(label, tasks, config.training.epochs) as progress:
+        return run(
+            config,
+            store,
+            data=data,
+            threads=threads,
+            checkpoint_every=checkpoint_every,
+            keep=keep,
+            watch=progress,
+        )
+
+
+def _reference(config: RunConfig) -> RunConfig:
+    return replace(config, method=REFERENCE, settings={})
+
+
+def _foretell(config: RunConfig, data: Path | None, as_json: bool) -> None:
+    expected = forecast(config, load(config, data))
+    if as_json:
+        out.print_json(json.dumps({"id": config.id(), **asdict(expected)}))
+        return
+    out.print(f"{config.method} on {config.sequence} would take about:")
+    for line in expected.lines():
+        out.print("  " + line)
+
+
+def _show(done: StoredRun, store: Store, as_json: bool) -> None:
+    measures = transfer(done, store.runs())
+    if as_json:
+        out.print_json(json.dumps({"path": str(done.path), "config": done.config.to_dict(), **measures}))
+        return
+    for name, value in measures.items():
+        if value is not None:
+            out.print(f"{name} {value:6.2f}   {FORMULAS[name]}")
+    reference = store.find(_reference(done.config))
+    if reference is None or not reference.finished:
+        tell("FWT needs ONE on the same tasks: add --with-one")
+    out.print(f"results: {done.path}")

@@ -1,0 +1,168 @@
+"""Everything that decides a result, as one frozen value. Equal configs have equal ids and equal numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from softmask.errors import SoftmaskError, UnknownName, nearest
+from softmask.learning.catalogue import METHODS
+from softmask.learning.problem import Network
+from softmask.learning.seeds import Seeds
+from softmask.learning.training import PRESETS, Training
+from softmask.sequences import SequenceFacts, sequence_facts
+
+SECTION_TYPES: dict[str, type] = {"training": Training, "network": Network, "seeds": Seeds}
+SECTIONS = ("training", "network", "settings", "seeds")
+
+
+class ConfigError(SoftmaskError):
+    """A config that says something that cannot be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run. Where it runs, on what and how often it saves are not in it: they do not change the numbers."""
+
+    method: str
+    sequence: str
+    tasks: int | None = None
+    """Only so many tasks of the sequence; None means all."""
+    seeds: Seeds = field(default_factory=Seeds)
+    settings: dict[str, Any] = field(default_factory=dict)
+    network: Network = field(default_factory=Network)
+    training: Training = field(default_factory=Training)
+
+    def __post_init__(self) -> None:
+        METHODS.entry(self.method)
+        if ":" not in self.sequence:  # a folder of pictures may be gone by the time its results are read
+            _check_tasks(self.sequence, self.tasks)
+        for name, kind in SECTION_TYPES.items():
+            # Through the same check as a config from a file, so that 1 and 1.0 do not make two runs of one.
+            object.__setattr__(self, name, _validated(kind, dataclasses.asdict(getattr(self, name)), name))
+        negative = [name for name, seed in dataclasses.asdict(self.seeds).items() if seed < 0]
+        if negative:
+            raise ConfigError(f"seeds.{negative[0]}: a seed is 0 or more, not {getattr(self.seeds, negative[0])}")
+        object.__setattr__(self, "settings", dataclasses.asdict(self.method_settings()))
+
+    def method_settings(self) -> Any:
+        """The method's own settings, checked, as its `Settings`."""
+        return _validated(METHODS.load(self.method).Settings, dict(self.settings), f"settings of {self.method}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def digest(self) -> str:
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    def id(self) -> str:
+        """Names the run's folder: readable in front, decided by the digest. A sequence may be called by a path."""
+        readable = re.sub(r"[^A-Za-z0-9.-]+", "-", self.sequence)[-40:].strip(".-")
+        return f"{self.method}_{readable}_{self.digest()}"
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> RunConfig:
+        for name, kind in SECTION_TYPES.items():
+            if isinstance(raw.get(name), Mapping):
+                _refuse_unknown(kind, raw[name], name)
+        return _validated(cls, dict(raw), "config")
+
+
+def make_config(
+    method: str,
+    sequence: str,
+    *,
+    preset: str = "paper",
+    seed: int = 1,
+    tasks: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """A config from names: the preset's training, the sequence's network, one seed for all; then `changes`.
+
+    A change is named `training.lr`, `network.width`, `settings.strength`, `seeds.order`, or by its last part alone
+    where that is clear.
+    """
+    if preset not in PRESETS:
+        raise UnknownName("preset", preset, PRESETS)
+    METHODS.entry(method)
+    facts = _check_tasks(sequence, tasks)
+    raw: dict[str, dict[str, Any]] = {
+        "training": dataclasses.asdict(PRESETS[preset]),
+        "network": {"width": facts.width, "drop1": facts.drop1, "drop2": facts.drop2},
+        "settings": dataclasses.asdict(METHODS.load(method).Settings()),
+        "seeds": dataclasses.asdict(Seeds.all_from(seed)),
+    }
+    for name, value in (changes or {}).items():
+        section, key = _find_field(name, raw)
+        raw[section][key] = value
+    return RunConfig.from_dict({"method": method, "sequence": sequence, "tasks": tasks, **raw})
+
+
+def _check_tasks(sequence: str, tasks: int | None) -> SequenceFacts:
+    facts = sequence_facts(sequence)
+    if tasks is not None and not 1 <= tasks <= facts.tasks:
+        raise ConfigError(f"{sequence} has {facts.tasks} tasks: tasks must lie in 1..{facts.tasks}, not {tasks}")
+    return facts
+
+
+def _find_field(name: str, raw: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    known = [f"{section}.{key}" for section in SECTIONS for key in raw[section]]
+    matches = [full for full in known if full == name or full.split(".", 1)[1] == name]
+    if len(matches) > 1:
+        raise ConfigError(f"{name!r} could mean {' or '.join(matches)}: give the full name")
+    if not matches:
+        tails = {full.split(".", 1)[1]: full for full in known}
+        hint = nearest(name, known) or nearest(name, tails)
+        raise ConfigError(f"there is no field {name!r}{hint}; known: {', '.join(known)}")
+    section, key = matches[0].split(".", 1)
+    return section, key
+
+
+def _validated(kind: type, raw: dict[str, Any], what: str) -> Any:
+    """Types are checked, unknown fields refused, and the error is told in words."""
+    _refuse_unknown(kind, raw, what)
+    try:
+        text = json.dumps(raw, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{what}: {error}; values are finite numbers, text, true, false, null or lists") from None
+    try:
+        # Strict, so that a number in quotes is no number; JSON, so that lists may stand for tuples.
+        return _adapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        raise ConfigError(f"{what}: {_in_words(error)}") from None
+
+
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    """Kept: making one takes longer than a thousand checks, and a store may hold many runs."""
+    return TypeAdapter(kind)
+
+
+def _refuse_unknown(kind: type, raw: Mapping[str, Any], what: str) -> None:
+    """Not left to pydantic: another package's `Settings` need not tell it to refuse what it does not know."""
+    fields = [field.name for field in dataclasses.fields(kind)]
+    for name in raw:
+        if name not in fields:
+            hint = nearest(str(name), fields)
+            raise ConfigError(f"{what}: there is no field {name!r}{hint} (known: {', '.join(fields) or 'none'})")
+
+
+def _in_words(error: ValidationError) -> str:
+    problems = []
+    for problem in error.errors():
+        place = ".".join(map(str, problem["loc"]))
+        # A value error is told in our own words, which name the value already.
+        told = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] != "value_error":
+            told = f"{told}, not {problem['input']!r}"
+        problems.append(f"{place}: {told}" if place else told)
+    return "; ".join(problems)

@@ -1,0 +1,144 @@
+"""Who writes to a folder: one process at a time, wherever it runs; what a dead one left may be taken over."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from softmask.errors import SoftmaskError
+
+
+class FolderBusyError(SoftmaskError):
+    """Somebody else writes there."""
+
+
+class Lease:
+    """The right to write to a folder, kept alive by a heartbeat.
+
+    A lease of a dead process on this machine is free at once; one from another machine when its heartbeat has stopped
+    for `stale_after` seconds.
+    """
+
+    def __init__(self, folder: Path, *, beat: float = 10.0, stale_after: float = 60.0) -> None:
+        self.path, self._guard = folder / "lease.json", folder / "lease.lock"
+        self.beat, self.stale_after = beat, stale_after
+        self.token = uuid.uuid4().hex
+        self.lost = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Lease:
+        with self._alone():
+            holder = self._holder()
+            if holder is not None and self._alive(holder):
+                raise FolderBusyError(
+                    f"{self.path.parent} is being written by process {holder.get('pid')} on {holder.get('host')}: "
+                    "wait for it, or stop it and start again"
+                )
+            aside = self.path.with_name(self.path.name + ".tmp")
+            aside.write_text(json.dumps(self._claim()))
+            os.replace(aside, self.path)
+        self._thread = threading.Thread(target=self._keep_alive, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        with suppress(FileNotFoundError), self._alone():  # a folder that was removed needs no release
+            if self._mine():
+                self.path.unlink()
+
+    def _claim(self) -> dict[str, Any]:
+        return {
+            "token": self.token,
+            "host": socket.gethostname(),
+            "machine": _machine(),
+            "pid": os.getpid(),
+            "born": _born(os.getpid()),
+        }
+
+    def require(self) -> None:
+        """Raises if the lease was taken over, as may happen to a process that slept too long."""
+        # Looked up, not left to the heartbeat: a process that wakes up writes before its next beat.
+        if self.lost or not self._mine():
+            raise FolderBusyError(f"{self.path.parent} was taken over by another process, or removed: this one stops")
+
+    def _keep_alive(self) -> None:
+        while not self._stop.wait(self.beat):
+            try:
+                if self._mine():
+                    os.utime(self.path)
+                    continue
+            except OSError:
+                pass  # the folder is gone, or its disk
+            self.lost = True
+            return
+
+    def _mine(self) -> bool:
+        return (self._holder() or {}).get("token") == self.token
+
+    def _holder(self) -> dict[str, Any] | None:
+        try:
+            return dict(json.loads(self.path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError):
+            return {}  # damaged: alive only as long as its heartbeat is young
+
+    def _alive(self, holder: dict[str, Any]) -> bool:
+        if holder.get("machine") == _machine():
+            pid = holder.get("pid")
+            return isinstance(pid, int) and _born(pid) is not None and _born(pid) == holder.get("born")
+        return time.time() - self.path.stat().st_mtime < self.stale_after
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Reading and replacing the lease is one act."""
+        with open(self._guard, "w") as guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            yield
+
+
+def _machine() -> str:
+    """Where process numbers mean the same: one boot of one host, and there one container."""
+    parts = [socket.gethostname()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def _born(pid: int) -> str | None:
+    """When a process started, so that another one with its number is not taken for it. None if there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return None if fields[0] == "Z" else fields[19]
+    except (OSError, IndexError):
+        return _running(pid)
+
+
+def _running(pid: int) -> str | None:
+    """Where there is no /proc: whether the process exists."""
+    if Path("/proc/self/stat").exists():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "running"

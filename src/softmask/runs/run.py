@@ -1,0 +1,106 @@
+"""The only way from a config to results."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import softmask
+from softmask.errors import SoftmaskError
+from softmask.learning.catalogue import METHODS
+from softmask.learning.fit import DivergedError, Fit
+from softmask.learning.method import Method
+from softmask.learning.problem import Problem
+from softmask.learning.protocol import learn_sequence
+from softmask.learning.seeds import derive
+from softmask.learning.task import Task, TaskSequence
+from softmask.runs.config import RunConfig
+from softmask.runs.state_file import digest_of
+from softmask.runs.store import RunWriter, Store, StoredRun
+from softmask.sequences import load_sequence
+
+Watch = Callable[[Task, Fit], None]
+
+
+def run(
+    config: RunConfig,
+    store: Store,
+    *,
+    data: Path | None = None,
+    threads: int = 1,
+    checkpoint_every: int = 1,
+    keep: str = "last",
+    watch: Watch | None = None,
+) -> StoredRun:
+    """Runs what is not yet there: continues an interrupted run, returns a finished one at once.
+
+    Results may differ in the last bits between numbers of threads, so the default is one; two runs side by side are
+    quicker than one on two threads.
+    """
+    known = store.find(config)
+    if known is not None and known.finished:
+        return known
+    sequence = load(config, data)
+    with _threads(threads), store.open(config, checkpoint_every=checkpoint_every, keep=keep) as writer:
+        writer.event("started", stages_done=writer.stages_done(), **circumstances())
+        try:
+            _learn(config, sequence, writer, watch)
+        except DivergedError as error:
+            writer.event("failed", reason="diverged", message=str(error))
+            raise
+        except (SoftmaskError, OSError):
+            raise  # a full disk, say: nothing is wrong with the run itself
+        except Exception as error:
+            writer.event("failed", reason="error", message=f"{type(error).__name__}: {error}")
+            raise
+    return StoredRun(writer.path)
+
+
+def load(config: RunConfig, data: Path | None) -> TaskSequence:
+    """The config's tasks."""
+    sequence = load_sequence(config.sequence, data, config.seeds)
+    return sequence if config.tasks is None else sequence.first(config.tasks)
+
+
+def build(config: RunConfig, sequence: TaskSequence) -> Method:
+    """The config's method with its initial weights: the same for every method that begins with the same network."""
+    problem = Problem(sequence.input_shape, sequence.classes, config.network, config.seeds)
+    torch.manual_seed(derive(config.seeds.init, "weights"))
+    return METHODS.load(config.method)(problem, config.method_settings())
+
+
+def circumstances() -> dict[str, Any]:
+    """What may be asked for when numbers differ."""
+    return {
+        "softmask": softmask.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _learn(config: RunConfig, sequence: TaskSequence, writer: RunWriter, watch: Watch | None) -> None:
+    method = build(config, sequence)
+    learn_sequence(method, sequence.tasks, config.training, writer, tests=sequence.tests, watch=watch)
+    writer.event("finished", weights=digest_of(method.state_dict()))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many threads inside, as many as before outside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,138 @@
+"""Nested state (dictionaries, lists, numbers, tensors) as one safetensors file, written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from softmask.errors import SoftmaskError
+
+FORMAT = "1"
+
+
+class StateFileError(SoftmaskError):
+    """A state that cannot be written or read."""
+
+
+def write_state(path: Path, state: Any) -> None:
+    """Writes beside the target and renames: a kill at any byte leaves the old file or the new one."""
+    tensors: dict[str, Tensor] = {}
+    skeleton = _encode(state, "", tensors)
+    about = {"format": FORMAT, "state": json.dumps(skeleton), "checksum": _checksum(tensors)}
+    aside = path.with_name(path.name + ".tmp")
+    try:
+        save_file(_apart(tensors), aside, metadata=about)
+        replace_file(aside, path)
+    except (OSError, SafetensorError) as error:
+        aside.unlink(missing_ok=True)
+        raise StateFileError(
+            f"cannot write {path}: {error}; what was saved before is still there: make room and start again"
+        ) from None
+
+
+def read_state(path: Path) -> Any:
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            if about.get("format") != FORMAT:
+                raise StateFileError(f"{path} has format {about.get('format')!r}; this release reads {FORMAT}")
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dictionary)
+        if about["checksum"] != _checksum(tensors):
+            raise StateFileError(f"cannot read {path}: its content is not what was written")
+        return _decode(json.loads(about["state"]), tensors)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise StateFileError(f"cannot read {path}: {error}") from None
+
+
+def replace_file(aside: Path, target: Path) -> None:
+    """Puts a finished file in place; after this returns it survives a power cut too."""
+    with open(aside, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(aside, target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes beside the target and renames."""
+    aside = path.with_name(path.name + ".tmp")
+    try:
+        aside.write_text(json.dumps(content, indent=1) + "\n")
+        replace_file(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise StateFileError(f"cannot write {path}: {error}") from None
+
+
+def _encode(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        # Two places may spell the same name, as the keys 1 and "1" do.
+        name = place if place not in tensors else f"{place}#{len(tensors)}"
+        tensors[name] = value.detach().to("cpu").contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"pairs": [[key, _encode(item, f"{place}/{key}", tensors)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        items = [_encode(item, f"{place}/{index}", tensors) for index, item in enumerate(value)]
+        return {"tuple": items} if isinstance(value, tuple) else items
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"{place}: a {type(value).__name__} cannot be kept in a state file")
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies where memory is shared, as by tied weights: safetensors refuses to write it twice."""
+    taken: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if memory in taken else tensor
+        taken.add(memory)
+    return apart
+
+
+def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, tensors) for item in value]
+    if isinstance(value, dict):
+        if "tensor" in value:
+            return tensors[value["tensor"]]
+        if "tuple" in value:
+            return tuple(_decode(item, tensors) for item in value["tuple"])
+        return {key: _decode(item, tensors) for key, item in value["pairs"]}
+    return value
+
+
+def digest_of(state: Any) -> str:
+    """A digest of every number in a state, to compare runs to the bit."""
+    tensors: dict[str, Tensor] = {}
+    digest = hashlib.sha256(json.dumps(_encode(state, "", tensors), sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _checksum(tensors: dict[str, Tensor]) -> str:
+    """Quick to compute; tells of damage, not of malice."""
+    total = 0
+    for _, tensor in sorted(tensors.items()):
+        total = zlib.crc32(_bytes(tensor), total)
+    return f"{total:08x}"
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The tensor's memory, not a copy; flat, because a single number cannot be read as bytes."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")

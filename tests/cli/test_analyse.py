@@ -1,0 +1,64 @@
+"""`softmask analyse accuracy` as text, Markdown and JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from softmask.metrics import FORMULAS
+from tests.cli.command import Ended, softmask
+
+
+def test_text(with_one: Ended, store: Path) -> None:
+    told = softmask("analyse", "accuracy", "--store", store)
+    assert told.code == 0
+    header = next(line for line in told.out.splitlines() if "method" in line)
+    assert header.split() == ["sequence", "method", "training", "changed", "seeds", "ACC", "FWT", "BWT"]
+    assert all(formula in told.out for formula in FORMULAS.values()), "square brackets are printed as they are"
+    assert "D-5[:2]" in told.out
+
+
+def test_markdown(with_one: Ended, store: Path) -> None:
+    told = softmask("analyse", "accuracy", "--store", store, "--format", "markdown")
+    assert told.code == 0
+    table = [line for line in told.out.splitlines() if line.startswith("|")]
+    assert len(table) == 4  # header, rule, ONE and SPG
+    assert len({line.count("|") for line in table}) == 1
+    assert "paper ACC" in table[0]
+
+
+def test_json(with_one: Ended, store: Path) -> None:
+    told = softmask("analyse", "accuracy", "--store", store, "--format", "json").json()
+    rows = {row["method"]: row for row in told["rows"]}
+    assert set(rows) == {"ONE", "SPG"}
+    assert rows["ONE"]["FWT"] is None
+    assert rows["SPG"]["FWT"]["std"] is None, "one seed has no deviation"
+    run = softmask(
+        "run",
+        "-m",
+        "spg",
+        "-s",
+        "D-5",
+        "-p",
+        "short",
+        "--tasks",
+        2,
+        "--store",
+        store,
+        "--json",
+        "--set",
+        "width=0.0625",
+        "--set",
+        "epochs=2",
+    ).json()
+    assert all(rows["SPG"][name]["mean"] == run[name] for name in FORMULAS)
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "json"])
+def test_an_empty_store_is_an_error(tmp_path: Path, form: str) -> None:
+    ended = softmask("analyse", "accuracy", "--store", tmp_path, "--format", form)
+    assert ended.code == 1
+    assert ended.out == ""
+    assert "no finished run in" in ended.errors()[0]
+    assert "`softmask run` makes one" in ended.errors()[0]
