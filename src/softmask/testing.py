@@ -31,8 +31,14 @@ from softmask.runs.config import RunConfig, make_config
 from softmask.runs.run import build, load, run
 from softmask.runs.store import Store, StoredRun
 
-SMALL = {"network.width": 1 / 16, "training.epochs": 2}
-LONG_ENOUGH = {"network.width": 1 / 4, "training.epochs": 30, "training.batch": 16}
+SMALL = {"network.width": 1 / 16, "training.epochs": 2, "training.joint_epochs": 2}
+LONG_ENOUGH = {
+    "network.width": 1 / 4,
+    "training.epochs": 30,
+    "training.batch": 16,
+    "training.joint_epochs": 30,
+    "training.joint_batch": 32,
+}
 
 
 class Interruption(Exception):
@@ -63,6 +69,17 @@ class Memory:
 
     def save_progress(self, stage: int, state: dict[str, Any]) -> None:
         return None
+
+
+class Scales(Memory):
+    """Weighs after every epoch all tensors that the method holds and those that are saved with it."""
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method, self.largest = method, 0
+
+    def save_progress(self, stage: int, state: dict[str, Any]) -> None:
+        self.largest = max(self.largest, _held_bytes([self.method, state], set()))
 
 
 def check_same_seed_same_bits(name: str, folder: Path) -> None:
@@ -108,9 +125,10 @@ def check_old_heads_stay(name: str, folder: Path) -> None:
     for method, task in _after_each_task(name):
         if not hasattr(method, "heads"):
             return
-        heads = {key: tensor for key, tensor in method.heads.state_dict().items() if int(key.split(".")[0]) < task.id}
+        states = method.heads.state_dict()
+        heads = {key: tensor for key, tensor in states.items() if int(key.split(".")[0]) < task.ids[0]}
         assert all(torch.equal(tensor, before[key]) for key, tensor in heads.items())
-        before = {key: tensor.clone() for key, tensor in method.heads.state_dict().items()}
+        before = {key: tensor.clone() for key, tensor in states.items()}
 
 
 def check_promise_of_not_forgetting(name: str, folder: Path) -> None:
@@ -127,6 +145,19 @@ def check_promise_of_not_forgetting(name: str, folder: Path) -> None:
             )
 
 
+def check_memory_does_not_grow_with_steps(name: str, folder: Path) -> None:
+    """Six epochs a task hold no more, in the method and in what is saved with it, than two."""
+    largest = []
+    for epochs in (2, 6):
+        changes = SMALL | {"training.epochs": epochs, "training.joint_epochs": epochs}
+        config = make_config(name, "D-5", preset="short", tasks=2, changes=changes)
+        sequence = load(config, None)
+        scales = Scales(build(config, sequence))
+        learn_sequence(scales.method, sequence.tasks, config.training, scales, tests=None)
+        largest.append(scales.largest)
+    assert 0 < largest[1] <= largest[0], f"{largest[0]} bytes after 2 epochs, {largest[1]} after 6"
+
+
 def check_learns(name: str, folder: Path) -> None:
     """Two tasks of D-5 are learned well above chance."""
     config = make_config(name, "D-5", preset="short", tasks=2, changes=LONG_ENOUGH)
@@ -139,6 +170,7 @@ METHOD_CHECKS: list[Callable[[str, Path], None]] = [
     check_state_is_complete,
     check_old_heads_stay,
     check_promise_of_not_forgetting,
+    check_memory_does_not_grow_with_steps,
     check_learns,
 ]
 
@@ -190,3 +222,20 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     return value
+
+
+def _held_bytes(value: Any, seen: set[int]) -> int:
+    """Of all tensors that can be reached from a value, each counted once."""
+    if id(value) in seen or isinstance(value, type):
+        return 0
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        memory = value.untyped_storage()
+        counted = memory.data_ptr() in seen
+        seen.add(memory.data_ptr())
+        return 0 if counted else memory.nbytes()
+    if isinstance(value, dict):
+        return sum(_held_bytes(part, seen) for pair in value.items() for part in pair)
+    if isinstance(value, (list, tuple, set)):
+        return sum(_held_bytes(part, seen) for part in value)
+    return sum(_held_bytes(part, seen) for part in vars(value).values()) if hasattr(value, "__dict__") else 0

@@ -167,6 +167,7 @@ class Fitter:
         self._fits: dict[str, Fit] = {}
         self._waiting: dict[str, State] = {}
         self.notes: State = {}
+        self.epochs = 0  # of all Fits together
         if saved is not None:
             self._resume(saved)
 
@@ -193,15 +194,17 @@ class Fitter:
         }
         order = self.task.train.generator
         generators: dict[str, Tensor] = {"global": torch.get_rng_state(), "order": order.get_state()}
-        self._save({"fits": fits, "notes": self.notes, "method": self.method.snapshot(), "generators": generators})
+        state = {"fits": fits, "notes": self.notes, "epochs": self.epochs, "generators": generators}
+        self._save(state | {"method": self.method.snapshot()})
 
     def _after_epoch(self, fit: Fit) -> None:
+        self.epochs += 1
         if self._watch is not None:
             self._watch(fit)
         self.save()
 
     def _resume(self, saved: State) -> None:
-        self.notes, self._waiting = dict(saved["notes"]), dict(saved["fits"])
+        self.notes, self._waiting, self.epochs = dict(saved["notes"]), dict(saved["fits"]), saved.get("epochs", 0)
         self.method.restore(saved["method"])
         torch.set_rng_state(saved["generators"]["global"])
         self.task.train.generator.set_state(saved["generators"]["order"])

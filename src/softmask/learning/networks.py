@@ -75,6 +75,10 @@ class Backbone(nn.Sequential):
         return [cast(Block, block) for block in self]
 
     @property
+    def named_blocks(self) -> dict[str, Block]:
+        return {name: cast(Block, block) for name, block in self.named_children()}
+
+    @property
     def widths(self) -> tuple[int, ...]:
         """Output units of each block."""
         return tuple(block.width for block in self.blocks)

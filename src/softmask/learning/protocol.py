@@ -72,23 +72,22 @@ def _learn_stage(
     watch: Callable[[Task, Fit], None] | None,
 ) -> None:
     def note_epoch(fit: Fit) -> None:
-        journal.event("epoch", task=task.id, epoch=fit.epoch - 1, seconds=time.monotonic() - start, **fit.last)
+        # Counted over all Fits of the task: two candidates of the same age are two epochs.
+        journal.event("epoch", task=task.id, epoch=fitter.epochs - 1, seconds=time.monotonic() - start, **fit.last)
         if watch is not None:
             watch(task, fit)
 
     start = time.monotonic()
     method.begin_task(task)
-    method.learn(
+    fitter = Fitter(
+        method,
         task,
-        Fitter(
-            method,
-            task,
-            training,
-            save=lambda state: journal.save_progress(stage, state),
-            saved=journal.load_progress(stage),
-            watch=note_epoch,
-        ),
+        training,
+        save=lambda state: journal.save_progress(stage, state),
+        saved=journal.load_progress(stage),
+        watch=note_epoch,
     )
+    method.learn(task, fitter)
     learned = time.monotonic()
     method.eval()
     facts = method.end_task(task) or {}

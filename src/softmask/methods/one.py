@@ -44,3 +44,8 @@ class ONE(Method):
     @classmethod
     def cost(cls, problem: Problem) -> Cost:
         return Cost(kept_copies=problem.num_tasks - 1, note="one network for each task")
+
+    @classmethod
+    def learnable(cls, problem: Problem) -> int:
+        """One network, as the paper counts."""
+        return Method.learnable(problem)

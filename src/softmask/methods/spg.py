@@ -63,7 +63,8 @@ class SPG(Method):
         found = self.measure(task)
         facts = cross_head_facts(found.own, found.cross, self.mask.importance)
         self.mask.update(found.combined())
-        return {"importance_mean": self.mask.mean(), "blocked": blocked_shares(self.mask.importance), **facts}
+        masks = {name: self.mask.effective(importance) for name, importance in self.mask.importance.items()}
+        return {"importance_mean": self.mask.mean(), "blocked": blocked_shares(masks), **facts}
 
     def measure(self, task: Task) -> Importances:
         """Eq. 1-4, through the head of this task and through those of earlier ones."""

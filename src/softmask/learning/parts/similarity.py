@@ -1,0 +1,81 @@
+"""Whether an earlier task knows more about a new one than a new network learns from scratch (CAT)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from softmask.learning.evaluation import EVALUATION_BATCH, validate
+from softmask.learning.fit import Fit, Fitter
+from softmask.learning.method import Method
+from softmask.learning.problem import Problem
+from softmask.learning.seeds import derive
+from softmask.learning.task import Batches, Task
+from softmask.learning.training import Training
+
+
+class Reference(Method):
+    """A new network for one task, whose logits go through a linear read-out as those of a probe do."""
+
+    title = "reference"
+
+    def build(self) -> None:
+        self.backbone = self.problem.backbone()
+        (classes,) = self.problem.classes
+        head = nn.Linear(self.backbone.widths[-1], classes)
+        self.heads = nn.ModuleList([nn.Sequential(head, nn.Linear(classes, classes))])
+
+    def forward(self, x: Tensor, task: int) -> Tensor:
+        return self.heads[0](self.backbone(x))
+
+
+class Readout(Method):
+    """A linear map from an earlier task's logits, which are its pictures, to the classes of a new task."""
+
+    title = "readout"
+
+    def build(self) -> None:
+        self.heads = self.problem.heads(self.problem.input_shape[0])
+
+    def forward(self, x: Tensor, task: int) -> Tensor:
+        return self.heads[0](x)
+
+
+def reference_accuracy(problem: Problem, task: Task, fit: Fitter) -> float:
+    """Validation accuracy of a network that learns the task alone; always from the same first weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(problem.seeds.init, "reference"))
+        reference = Reference(replace(problem, classes=(task.classes,)))
+    trial = fit(reference, "reference")
+    if trial.epoch == 0:  # not resumed
+        torch.manual_seed(derive(problem.seeds.batches, "reference", task.name))
+    trial.run().restore_best()
+    fit.drop("reference")
+    return validate(reference, task)[1]
+
+
+def readout_accuracy(
+    problem: Problem, task: Task, training: Training, source: int, logits: Callable[[Tensor], Tensor]
+) -> float:
+    """Validation accuracy of the best linear read-out of an earlier task's logits.
+
+    The earlier task's network is fixed and its dropout off: its logits are computed once. So quick is this that a kill
+    repeats it; its draws follow from the tasks and it leaves those of others alone.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(problem.seeds.batches, "readout", source, task.name))
+        train, val = (_seen_through(logits, batches) for batches in (task.train, task.val))
+        as_pictures = replace(problem, input_shape=(train.images.size(1), 1, 1), classes=(task.classes,))
+        readout = Readout(as_pictures)
+        probed = replace(task, train=train, val=val)
+        Fit(readout, probed, training).run().restore_best()
+        return validate(readout, probed)[1]
+
+
+@torch.no_grad()
+def _seen_through(logits: Callable[[Tensor], Tensor], batches: Batches) -> Batches:
+    seen = torch.cat([logits(x) for x, _ in batches.batched(EVALUATION_BATCH)])
+    return Batches(seen, batches.y, batches.size, shuffle=batches.shuffle, seed=batches.seed, device=batches.device)

@@ -1,0 +1,92 @@
+"""A-GEM: averaged gradient episodic memory.
+
+Keeps a few samples of every past class; where a step would raise their average loss, the part of the gradient that does
+so is taken out. Source: Chaudhry, Ranzato, Rohrbach and Elhoseiny, ICLR 2019, equation 11; details from its authors'
+code.
+Remembers between tasks: 13 training images of each class seen so far.
+Equations: g_ref = gradient, dropout off, of the mean loss of 256 samples of past tasks, each on its own head; where
+g . g_ref < 0: g <- g - (g . g_ref / g_ref . g_ref) g_ref, over all parameters as one vector. The reference has a part
+in old heads, so the projection moves them: they do not stay as they were.
+Departures: with many epochs a task, samples are chosen at its end, uniformly for each class, where the authors keep the
+last ones of a single epoch; the distribution is the same. A class with fewer images gives all that it has.
+Cost: a step costs about five times that of plain training, whatever the number of tasks; memory grows with the classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from softmask.learning.catalogue import register
+from softmask.learning.evaluation import evaluating
+from softmask.learning.method import Cost, Method, Step
+from softmask.learning.parts.draws import Draws
+from softmask.learning.parts.memory import Memory
+from softmask.learning.parts.mixed_tasks import mixed_loss
+from softmask.learning.parts.pull import inner_product
+from softmask.learning.problem import Problem
+from softmask.learning.task import Task
+
+
+@register("a-gem")
+class AGEM(Method):
+    title = "A-GEM"
+    moves_old_heads = True
+    settled = ("memory",)
+
+    @dataclass(frozen=True)
+    class Settings:
+        __pydantic_config__ = {"extra": "forbid"}
+
+        per_class: int = 13
+        """Samples kept of each class: the authors' number for CIFAR-100; the paper gives none."""
+        reference_batch: int = 256
+        """Samples of the memory whose loss may not rise, drawn anew for each step: the authors' number."""
+
+    def build(self) -> None:
+        super().build()
+        self.memory = Memory(self.problem, self.settings.per_class)
+        self.draws = Draws(self.problem.seeds.batches, type(self).__name__)
+
+    def begin_task(self, task: Task) -> None:
+        for index, head in enumerate(self.heads):
+            head.requires_grad_(index <= task.id)
+
+    def after_backward(self, step: Step) -> None:
+        if len(self.memory) == 0:
+            return
+        trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        project(trainable, self.reference_gradients(trainable, step.task.id))
+
+    def reference_gradients(self, parameters: Sequence[nn.Parameter], task: int) -> Sequence[Tensor | None]:
+        """Of the memory's loss at the present weights, dropout off; None for what plays no part in it."""
+        images, labels, tasks = self.memory.draw(self.settings.reference_batch, self.draws.generator(task))
+        with evaluating(self):
+            loss = mixed_loss(self.heads[:task], self.backbone(images), tasks, labels)
+        return torch.autograd.grad(loss, parameters, allow_unused=True)
+
+    def end_task(self, task: Task) -> None:
+        with self.own_randomness(task):
+            self.memory.add(task)
+
+    @classmethod
+    def cost(cls, problem: Problem) -> Cost:
+        images = cls.Settings().per_class * sum(problem.classes)
+        return Cost(step=5.0, note=f"keeps {images:,} images by the last task")
+
+
+@torch.no_grad()
+def project(parameters: Sequence[nn.Parameter], reference: Sequence[Tensor | None]) -> None:
+    """Equation 11, on `.grad`. A gradient that is not there counts as zero, but may be something afterwards."""
+    known = [(p, ref) for p, ref in zip(parameters, reference, strict=True) if ref is not None]
+    shared = [(p.grad, ref) for p, ref in known if p.grad is not None]
+    overlap = inner_product(*zip(*shared, strict=True))
+    if overlap >= 0:
+        return
+    references = [ref for _, ref in known]
+    share = (overlap / inner_product(references, references)).item()
+    for parameter, ref in known:
+        parameter.grad = ref.mul(-share) if parameter.grad is None else parameter.grad.sub_(ref, alpha=share)

@@ -1,0 +1,55 @@
+"""EWC-GI: EWC's penalty with SPG's importance.
+
+Tells apart which importance is used and how it acts: the spring of EWC, with stiffness from SPG's accumulated
+gradient-based importance, through old heads too. Source: Konishi et al., ICML 2023, section 4.
+Remembers between tasks: the last weights of the backbone and the accumulated importance.
+Equations: loss = cross-entropy + strength / 2 * sum of importance * (weight - anchor)^2; importance by equations 1 to 5
+of that paper: the maximum over tasks, not EWC's mean. No gradient is masked. Clipped at a joint norm of 100 as in EWC.
+Departures: none known; the paper gives neither strength nor range. Importance reaches 1, so plain SGD at a rate of 0.25
+is stable only for a strength below 8: EWC's own range would diverge.
+Cost: a step as in EWC, task ends as in SPG.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softmask.learning.catalogue import register
+from softmask.learning.method import Cost, search
+from softmask.learning.parts.importance import task_importance
+from softmask.learning.problem import Problem
+from softmask.learning.task import Task
+from softmask.methods.ewc import EWC
+from softmask.methods.spg import SPG
+
+
+@register("ewc-gi")
+class EWCGI(EWC):
+    title = "EWC-GI"
+
+    @dataclass(frozen=True)
+    class Settings:
+        __pydantic_config__ = {"extra": "forbid"}
+
+        strength: float = search(1.0, low=1e-4, high=8.0, log=True)
+        """Of the penalty. Up to the largest that is stable at a learning rate of 0.25 with an importance of 1."""
+        importance_dropout: bool = True
+        """Whether dropout is on while importance is measured, as in SPG."""
+        penalty_in_validation: bool = True
+        """Whether the best epoch is chosen with the penalty, as in EWC, or by cross-entropy alone."""
+
+    def measure(self, task: Task) -> dict[str, Tensor]:
+        old_heads = [self.heads[index] for index in range(task.id)]
+        return task_importance(self, task, old_heads, dropout=self.settings.importance_dropout).combined()
+
+    def merged(self, old: Tensor, new: Tensor, past_tasks: int) -> Tensor:
+        """Eq. 5."""
+        return torch.maximum(old, new)
+
+    @classmethod
+    def cost(cls, problem: Problem) -> Cost:
+        step, ends = EWC.cost(problem).step, SPG.cost(problem)
+        return Cost(step=step, task_end_passes=ends.task_end_passes, kept_copies=2, note=ends.note)

@@ -1,0 +1,82 @@
+"""MTL: all tasks learned at once.
+
+One network with a head for each task, trained on batches that mix all tasks: what could be reached if nothing had to be
+learned one after the other. Source: Konishi et al., ICML 2023.
+Remembers between tasks: there is only one stage, which needs the data of all tasks at the same time.
+Equations: the loss of a batch is the mean over its samples of the cross-entropy on the sample's own head; a batch has
+640 images. One result, without forward or backward transfer.
+Departures: the union is shuffled whatever the training says, since its order by task would ruin SGD.
+Cost: per image that of plain training; the number of epochs over the union is `training.joint_epochs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from softmask.learning.catalogue import register
+from softmask.learning.method import Cost, Method, Step, search
+from softmask.learning.parts.mixed_tasks import mixed_loss, own_head_logits, places
+from softmask.learning.problem import Problem
+from softmask.learning.seeds import derive
+from softmask.learning.task import Batches, Task, sample_digest
+from softmask.learning.training import Training
+
+
+@register("mtl")
+class MTL(Method):
+    title = "MTL"
+
+    @dataclass(frozen=True)
+    class Settings:
+        __pydantic_config__ = {"extra": "forbid"}
+
+        lr: float | None = search(None, low=0.05, high=0.5, log=True)
+        """Learning rate; None means the training's. A batch is ten times the usual, so another may be better."""
+
+    def stages(self, tasks: Sequence[Task], training: Training) -> Sequence[Task]:
+        merged = joined(tasks)
+        seed = derive(self.problem.seeds.batches, merged.name)
+        return [merged.batched(training.joint_batch, shuffle=True, seed=seed)]
+
+    def adapted(self, training: Training) -> Training:
+        return replace(super().adapted(training), epochs=training.joint_epochs or training.epochs)
+
+    def loss(self, step: Step) -> Tensor:
+        tasks, labels = step.y.unbind(1)
+        return mixed_loss(self.heads, self.backbone(step.x), tasks, labels)
+
+    def validate(self, step: Step) -> tuple[Tensor, Tensor]:
+        tasks, labels = step.y.unbind(1)
+        logits = own_head_logits(self.heads, self.backbone(step.x), tasks)
+        right = places(self.heads, tasks, labels)
+        return F.cross_entropy(logits, right), (logits.argmax(1) == right).sum()
+
+    @classmethod
+    def cost(cls, problem: Problem) -> Cost:
+        return Cost(note="the data of all tasks are needed at once")
+
+
+def joined(tasks: Sequence[Task]) -> Task:
+    """One task that holds all; a label is a pair of task and label."""
+    return Task(
+        ids=tuple(task.id for task in tasks),
+        name=f"joint {sample_digest(*([ord(letter) for letter in task.name] for task in tasks))}",
+        classes=sum(task.classes for task in tasks),
+        train=_union(tasks, lambda task: task.train),
+        val=_union(tasks, lambda task: task.val),
+    )
+
+
+def _union(tasks: Sequence[Task], part: Callable[[Task], Batches]) -> Batches:
+    parts = [part(task) for task in tasks]
+    images = torch.cat([batches.images for batches in parts])
+    labels = [
+        torch.stack([torch.full_like(batches.labels, task.id), batches.labels], 1)
+        for task, batches in zip(tasks, parts, strict=True)
+    ]
+    return Batches(images, torch.cat(labels), parts[0].size, normalise=parts[0].normalise, device=parts[0].device)

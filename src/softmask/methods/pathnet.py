@@ -1,0 +1,158 @@
+"""PathNet: a task uses a path through a network of modules, and a tournament finds the path.
+
+Every layer has M small modules; a path takes N of them in each and sums what they give. Two paths are trained in turn;
+the loser starts again as a mutant of the winner. Modules on the winning path are frozen for good.
+Source: Fernando et al., arXiv 1701.08734, in the supervised form of the authors of HAT: two candidates, judged by the
+validation loss.
+Remembers between tasks: all modules, and the path of each task.
+Mutation: each of the entries of a path changes with probability 1 / (their number) by a whole number from -2 to 2,
+modulo M. A module that is in a layer's path twice counts twice.
+Departures: free modules are drawn anew at the start of a task, which is the same in distribution as going back to a
+kept copy of the first weights. With few epochs there are fewer generations: one epoch for each path and generation,
+and as many in all as other methods get. Modules are as wide as gives the paper's network sizes (a fit, not a finding);
+on other problems as wide as fits the size of the plain network.
+Cost: a step takes less than half as long as plain training; in the long schedule up to twice as many epochs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from softmask.learning.catalogue import register
+from softmask.learning.fit import Fit, Fitter
+from softmask.learning.method import Cost, Facts, Method, search
+from softmask.learning.networks import Backbone
+from softmask.learning.parts.columns import spent_shares
+from softmask.learning.parts.paths import module_width, mutated, random_path
+from softmask.learning.problem import Problem
+from softmask.learning.seeds import derive
+from softmask.learning.task import Task
+from softmask.learning.training import Training
+
+CANDIDATES = 2
+
+
+@register("pathnet")
+class PathNet(Method):
+    title = "PathNet"
+    never_forgets = True
+    clip = 1e3
+
+    @dataclass(frozen=True)
+    class Settings:
+        __pydantic_config__ = {"extra": "forbid"}
+
+        modules: int = search(16, choices=(10, 16, 20))
+        """M: modules in every layer, for all tasks together."""
+        active: int = search(3, choices=(2, 3, 4, 5))
+        """N: modules of every layer on a path."""
+        width: float | None = None
+        """Units of a module, in units of the plain layer; None takes what gives about the plain network's size."""
+        generations: int = search(20, choices=(5, 10, 20, 50))
+        """How often the two paths are compared."""
+        lr: float | None = search(0.05, low=5e-3, high=0.08, log=True)
+        """Learning rate; far below that of other methods, since summing N modules multiplies the signal."""
+
+    paths: Tensor
+
+    def build(self) -> None:
+        modules = self.settings.modules
+        scale = self.settings.width or module_width(self.problem, modules)
+        self.columns = nn.ModuleList(self.problem.backbone(scale) for _ in range(modules))
+        self.heads = self.problem.heads(self.column(0).widths[-1])
+        shape = (self.problem.num_tasks, len(self.column(0)), self.settings.active)
+        self.register_buffer("paths", torch.full(shape, -1))
+
+    def column(self, module: int) -> Backbone:
+        """A plain narrow network; its blocks are the modules of this number, one a layer."""
+        return cast(Backbone, self.columns[module])
+
+    def features(self, x: Tensor, task: int) -> Tensor:
+        x = self.column(0).prepare(x)
+        for layer, path in enumerate(self.paths[task].tolist()):
+            x = reduce(torch.add, [self.column(module)[layer](x) for module in path])
+        return x
+
+    def owned(self, tasks: int) -> list[set[int]]:
+        """The modules of every layer that the first so many tasks use."""
+        return [set(layer.flatten().tolist()) for layer in self.paths[:tasks].unbind(1)]
+
+    def begin_task(self, task: Task) -> None:
+        super().begin_task(task)
+        with self.own_randomness(task):
+            for layer, owned in enumerate(self.owned(task.id)):
+                for module in range(self.settings.modules):
+                    # A free module that is not on the path being trained gets no gradient, and so stays.
+                    block = self.column(module).blocks[layer].requires_grad_(module not in owned)
+                    if task.id > 0 and module not in owned:
+                        block.layer.reset_parameters()
+
+    def rounds(self, training: Training) -> tuple[int, int]:
+        """Generations, and epochs that each path gets in one."""
+        wanted = self.settings.generations
+        return max(1, min(wanted, training.epochs // CANDIDATES)), max(1, training.epochs // wanted)
+
+    def adapted(self, training: Training) -> Training:
+        generations, epochs = self.rounds(training)
+        return replace(super().adapted(training), epochs=generations * epochs)
+
+    def learn(self, task: Task, fit: Fitter) -> None:
+        """The tournament. All that a resumed one must know is in the notes and in the two Fits."""
+        generations, epochs = self.rounds(fit.training)
+        notes = fit.notes
+        if not notes:
+            (layers, active), draws = self.paths.shape[1:], self.draws(task, generation=0)
+            paths = [random_path(layers, self.settings.modules, active, draws) for _ in range(CANDIDATES)]
+            notes.update(turn=0, until=epochs, winner=0, paths=paths)
+        fits = [self.enter(task, fit, candidate) for candidate in range(CANDIDATES)]
+        for turn in range(notes["turn"], CANDIDATES * generations):
+            generation, candidate = divmod(turn, CANDIDATES)
+            self.paths[task.id] = torch.tensor(notes["paths"][candidate])
+            if turn > notes["turn"]:
+                notes.update(turn=turn, until=fits[candidate].epoch + epochs)
+            fits[candidate].run(notes["until"] - fits[candidate].epoch)
+            if fits[candidate].best_loss < fits[notes["winner"]].best_loss:
+                notes["winner"] = candidate
+            if candidate == CANDIDATES - 1:
+                if fits[notes["winner"]].done:
+                    break
+                self.replace_loser(task, fit, fits, self.draws(task, generation + 1))
+        fits[notes["winner"]].restore_best()
+
+    def enter(self, task: Task, fit: Fitter, candidate: int) -> Fit:
+        """The Fit of a candidate; the path is a buffer, so that its best state holds the path too."""
+        self.paths[task.id] = torch.tensor(fit.notes["paths"][candidate])
+        return fit(self, f"path {candidate}")
+
+    def replace_loser(self, task: Task, fit: Fitter, fits: list[Fit], draws: torch.Generator) -> None:
+        """Both go on from the winner's best weights: the winner on its path, the loser at its rate on a mutant."""
+        winner = fit.notes["winner"]
+        loser = 1 - winner
+        self.restore(fits[winner].best)
+        paths = [fit.notes["paths"][winner]] * CANDIDATES
+        paths[loser] = mutated(paths[winner], self.settings.modules, draws)
+        fit.notes["paths"] = paths
+        fits[loser] = self.enter(task, fit, loser).follow(fits[winner])
+
+    def draws(self, task: Task, generation: int) -> torch.Generator:
+        seed = derive(self.problem.seeds.batches, task.name, type(self).__name__, generation)
+        return torch.Generator().manual_seed(seed)
+
+    def end_task(self, task: Task) -> Facts:
+        """What is used up: modules on the path of some task."""
+        owned = self.owned(task.id + 1)
+        parts = (
+            (name, block, module in owned[layer])
+            for module in range(self.settings.modules)
+            for layer, (name, block) in enumerate(self.column(module).named_blocks.items())
+        )
+        return {"blocked": spent_shares(parts), "path": self.paths[task.id].tolist()}
+
+    @classmethod
+    def cost(cls, problem: Problem) -> Cost:
+        return Cost(step=0.4, note="two paths a task: up to twice the epochs")

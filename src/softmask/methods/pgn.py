@@ -1,0 +1,110 @@
+"""PGN: progressive networks, a narrow column for each task that reads the columns before it.
+
+Earlier columns are frozen; adapters let the new column use what they compute at every layer.
+Source: Rusu et al., arXiv 1606.04671.
+Remembers between tasks: all columns. They are made before the first task, so narrow that all of them together have
+about as many parameters as one plain network: `expansion` / T of its units, rounded down.
+Layer l of column t: activation(own layer + U ReLU(V [scale_j x output of column j < t] + bias) + bias); the same in
+front of the head, without the ReLU.
+Departures from the code of HAT's authors: earlier columns keep their own adapters when a later column reads them, and
+the head's adapter is used, both as the paper says; there it was made and counted, but never used. Scales start from
+N(0, 0.1^2), the paper's "small random values". The rule that finds `expansion` is a guess that fits all nine sizes that
+the paper gives.
+Cost: task t computes t narrow columns forward and one backward; adapters grow with the square of the number of tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from torch import Tensor, nn
+
+from softmask.learning.catalogue import register
+from softmask.learning.method import Cost, Facts, Method, search
+from softmask.learning.networks import Backbone
+from softmask.learning.parts.columns import Adapter, progressive_parameters, spent_shares, widest
+from softmask.learning.problem import Problem
+from softmask.learning.task import Task
+
+EXPANSIONS = tuple(step / 20 for step in range(1, 101))
+
+
+@register("pgn")
+class PGN(Method):
+    title = "PGN"
+    never_forgets = True
+
+    @dataclass(frozen=True)
+    class Settings:
+        __pydantic_config__ = {"extra": "forbid"}
+
+        expansion: float | None = None
+        """Units of all columns together, in units of the plain network's; None finds the largest of about its size."""
+        adapter_scale: float = search(0.1, choices=(0.01, 0.1, 1.0))
+        """Standard deviation of the initial scales of earlier columns."""
+        lr: float | None = search(None, low=5e-3, high=0.5, log=True)
+        """Learning rate; None takes the training's."""
+
+    def build(self) -> None:
+        tasks = self.problem.num_tasks
+        given, offered = self.settings.expansion, [expansion / tasks for expansion in EXPANSIONS]
+        scale = given / tasks if given else widest(self.problem, offered, progressive_parameters)
+        self.columns = nn.ModuleList(self.problem.backbone(scale) for _ in range(tasks))
+        self.heads = self.problem.heads(self.column(0).widths[-1])
+        self.adapters = nn.ModuleList(self.make_adapters(column) for column in range(tasks))
+
+    def column(self, index: int) -> Backbone:
+        return cast(Backbone, self.columns[index])
+
+    def make_adapters(self, column: int) -> nn.ModuleDict:
+        """One for every layer but the first, which reads the image itself; none for the first column."""
+        if column == 0:
+            return nn.ModuleDict()
+        _, *blocks = self.column(column).named_blocks.items()
+        layers = {name: block.layer for name, block in blocks} | {"head": cast(nn.Linear, self.heads[column])}
+        scale = self.settings.adapter_scale
+        return nn.ModuleDict(
+            {name: Adapter(layer, column, scale=scale, rectified=name != "head") for name, layer in layers.items()}
+        )
+
+    def forward(self, x: Tensor, task: int) -> Tensor:
+        columns = range(task + 1)
+        outputs = [self.column(0).prepare(x)] * len(columns)  # every column begins with the image
+        for name in self.column(0).named_blocks:
+            outputs = [self.layer_output(name, column, outputs) for column in columns]
+        return self.heads[task](outputs[task]) + self.taken_over("head", task, outputs)
+
+    def layer_output(self, name: str, column: int, outputs: Sequence[Tensor]) -> Tensor:
+        block = self.column(column).named_blocks[name]
+        if isinstance(block.layer, nn.Linear):
+            outputs = [output.flatten(1) for output in outputs]
+        return block.activate(block.layer(outputs[column]) + self.taken_over(name, column, outputs))
+
+    def taken_over(self, name: str, column: int, outputs: Sequence[Tensor]) -> Tensor | float:
+        """What a layer of this column gets from the columns before it."""
+        adapters = cast(nn.ModuleDict, self.adapters[column])
+        return adapters[name](outputs[:column]) if name in adapters else 0.0
+
+    def begin_task(self, task: Task) -> None:
+        super().begin_task(task)
+        for parts in (self.columns, self.adapters):
+            for index, part in enumerate(parts):
+                part.requires_grad_(index == task.id)
+
+    def end_task(self, task: Task) -> Facts:
+        """What is used up: the columns so far, without heads."""
+        parts = (
+            (name, part, column <= task.id)
+            for wholes in (self.columns, self.adapters)
+            for column, whole in enumerate(wholes)
+            for name, part in whole.named_children()
+            if name != "head"
+        )
+        return {"blocked": spent_shares(parts)}
+
+    @classmethod
+    def cost(cls, problem: Problem) -> Cost:
+        step = 0.1 + 0.035 * problem.num_tasks  # as measured; the mean over the tasks
+        return Cost(step=step, note="task t computes t columns; adapters grow with the square of the number of tasks")

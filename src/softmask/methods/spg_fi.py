@@ -1,0 +1,59 @@
+"""SPG-FI: SPG's masks with EWC's importance.
+
+The mirror image of EWC-GI: gradients are masked as in SPG, by an importance that comes from EWC's Fisher information.
+Source: Konishi et al., ICML 2023, section 4.
+Remembers between tasks: as SPG, one number per parameter of the backbone.
+Equations: importance = |tanh((F - mean F) / std F)| over each tensor, with F as in EWC (batches of 20, true labels,
+dropout on); then equations 5 to 7 of that paper. No old heads: without labels there is no Fisher.
+Departures: the paper does not say how the Fisher becomes a number from 0 to 1. SPG's own standardisation is the
+default; most entries of F are near zero, so most parameters get the same small importance and a few get almost 1.
+Cost: a step as in SPG; each task ends with one pass in small batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from softmask.core import importance_of
+from softmask.learning.catalogue import register
+from softmask.learning.method import Cost
+from softmask.learning.parts.importance import Importances
+from softmask.learning.problem import Problem
+from softmask.learning.task import Task
+from softmask.methods.ewc import EWC, task_fisher
+from softmask.methods.spg import SPG
+
+
+@register("spg-fi")
+class SPGFI(SPG):
+    title = "SPG-FI"
+
+    @dataclass(frozen=True)
+    class Settings(SPG.Settings):
+        fisher_batch: int = 20
+        """Images over which a gradient is averaged before it is squared, as in EWC."""
+        squashing: Literal["standardise", "maximum", "spread"] = "standardise"
+        """How F comes to lie in 0..1, for each tensor: as SPG does it, F / max F, or tanh(F / std F)."""
+
+    def measure(self, task: Task) -> Importances:
+        settings = self.settings
+        fisher = task_fisher(self, task, settings.fisher_batch, dropout=settings.importance_dropout)
+        return Importances({name: squashed(tensor, settings.squashing) for name, tensor in fisher.items()}, {})
+
+    @classmethod
+    def cost(cls, problem: Problem) -> Cost:
+        ends = EWC.cost(problem).task_end_passes
+        return Cost(step=SPG.cost(problem).step, task_end_passes=ends, kept_copies=1)
+
+
+def squashed(fisher: Tensor, how: str) -> Tensor:
+    """Values from 0 to 1; a Fisher without spread ranks nothing, so it gives zero."""
+    if fisher.min() == fisher.max():
+        return torch.zeros_like(fisher)
+    if how == "standardise":
+        return importance_of(fisher)
+    return fisher / fisher.max() if how == "maximum" else torch.tanh(fisher / fisher.std())

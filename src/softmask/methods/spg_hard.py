@@ -1,0 +1,42 @@
+"""SPG with a hard mask.
+
+SPG with one thing changed: a parameter whose accumulated importance lies above a threshold is blocked, any other is
+free. Source: Konishi et al., ICML 2023, ablation study, which takes the best of four thresholds for each data set.
+Remembers between tasks: as SPG, one number per parameter of the backbone; the threshold acts on it afterwards, which is
+the same as a maximum over thresholded tasks.
+Equations: those of SPG with 1[importance > threshold] for the importance in equations 6 and 7.
+Departures: the paper does not say what slows the head; here it is the share of blocked parameters, or on request the
+average of the soft importance. Dropout rates are those of SPG, so that only the mechanism differs.
+Cost: as SPG.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from softmask.core import SoftMask
+from softmask.learning.catalogue import register
+from softmask.learning.method import search
+from softmask.methods.spg import SPG
+
+
+@register("spg-hard")
+class SPGHard(SPG):
+    title = "SPG (w/ hard-masking)"
+
+    @dataclass(frozen=True)
+    class Settings(SPG.Settings):
+        threshold: float = search(0.6, choices=(0.2, 0.4, 0.6, 0.8))
+        """Importance above it blocks a parameter. The paper tries these four; the default is ours."""
+        head_factor: Literal["binary", "soft"] = "binary"
+        """Of what the head's factor is one minus the average: of the hard mask, or of the importance behind it."""
+
+    def make_mask(self) -> SoftMask:
+        return SoftMask(self.backbone, threshold=self.settings.threshold)
+
+    def head_factor(self) -> float:
+        if self.settings.head_factor == "binary":
+            return super().head_factor()
+        total = sum(tensor.sum().item() for tensor in self.mask.importance.values())
+        return 1 - total / sum(tensor.numel() for tensor in self.mask.importance.values())

@@ -1,0 +1,28 @@
+"""SPG without cross-head importance.
+
+SPG with one thing left out: importance is measured through the task's own head only, so that parameters which old heads
+could still use well are less protected. Source: Konishi et al., ICML 2023, ablation study.
+Remembers between tasks: as SPG, one number per parameter of the backbone.
+Equations: those of SPG with equation 4 reduced to its own-head term.
+Departures: dropout rates are those of SPG, so that only the mechanism differs.
+Cost: as SPG, but a task ends with a single pass over its data.
+"""
+
+from softmask.learning.catalogue import register
+from softmask.learning.method import Cost
+from softmask.learning.parts.importance import Importances, task_importance
+from softmask.learning.problem import Problem
+from softmask.learning.task import Task
+from softmask.methods.spg import SPG
+
+
+@register("spg-no-chi")
+class SPGWithoutCrossHeadImportance(SPG):
+    title = "SPG (w/o CHI)"
+
+    def measure(self, task: Task) -> Importances:
+        return task_importance(self, task, [], dropout=self.settings.importance_dropout)
+
+    @classmethod
+    def cost(cls, problem: Problem) -> Cost:
+        return Cost(step=SPG.cost(problem).step, task_end_passes=problem.num_tasks, kept_copies=1)

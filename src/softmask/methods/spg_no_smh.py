@@ -1,0 +1,20 @@
+"""SPG without soft-masking of the head.
+
+SPG with one thing left out: the present head learns at full speed while the backbone is held back. Source: Konishi et
+al., ICML 2023, ablation study.
+Remembers between tasks: as SPG, one number per parameter of the backbone.
+Equations: those of SPG without equation 7.
+Departures: dropout rates are those of SPG, so that only the mechanism differs.
+Cost: as SPG.
+"""
+
+from softmask.learning.catalogue import register
+from softmask.methods.spg import SPG
+
+
+@register("spg-no-smh")
+class SPGWithoutMaskedHead(SPG):
+    title = "SPG (w/o SMH)"
+
+    def head_factor(self) -> float:
+        return 1.0

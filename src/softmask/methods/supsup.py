@@ -1,0 +1,137 @@
+"""SupSup: supermasks in superposition, a mask for each task over random weights that nobody ever trains.
+
+Every weight, heads included, is a random sign times a constant of its layer; a task learns only which share of each
+layer to use. Source: Wortsman, Ramanujan, Liu, Kembhavi, Rastegari, Yosinski and Farhadi, NeurIPS 2020, with the task
+known in training and in test.
+Remembers between tasks: one bit per weight and task. Scores exist for the current task only, drawn anew for each: there
+is no transfer of any kind, and the order of the tasks changes nothing but the order of the results.
+Gradients: a score gets (gradient of the effective weight) x weight x sign(score), as if its weight were chosen.
+Departures from the authors' code: no batch normalisation, which there hides the scale of the signal; so the constant is
+sqrt((1 - dropout on the layer's input) / (share fan_in)), which keeps it level through share, pool and dropout. One
+share for all layers. Plain SGD, as for all methods of the comparison, without weight decay.
+Cost: each step looks for the largest scores of every layer, which takes about as long as half a step of plain training.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from softmask.learning.catalogue import register
+from softmask.learning.method import Cost, Facts, Method, search
+from softmask.learning.parts.masked_weights import (
+    SavedMasks,
+    masked,
+    seen_through,
+    uniform_scores,
+    weights_of,
+    without_biases,
+)
+from softmask.learning.parts.top_share import largest
+from softmask.learning.problem import Problem
+from softmask.learning.seeds import derive
+from softmask.learning.task import Task
+from softmask.learning.training import Training
+
+HEAD = "head"
+
+
+@register("supsup")
+class SupSup(Method):
+    title = "SupSup"
+    never_forgets = True
+    settled = ("masks",)
+
+    @dataclass(frozen=True)
+    class Settings:
+        __pydantic_config__ = {"extra": "forbid"}
+
+        share: float = search(0.5, low=0.05, high=0.8)
+        """Share of each layer's weights that a task uses."""
+        score_rate: float = search(4.0, low=0.4, high=20.0, log=True)
+        """Learning rate of the scores, in units of the training's: gradients of scores carry a small weight."""
+
+    def build(self) -> None:
+        self.backbone = without_biases(self.problem.backbone())
+        self.heads = without_biases(self.problem.heads(self.backbone.widths[-1]))
+        dropped = [0.0, *(block.drop for block in self.backbone.blocks)]
+        for weight, drop in zip(weights_of(self.backbone).values(), dropped, strict=False):
+            self.make_constant(weight, drop)
+        heads = [self.head(task) for task in range(self.problem.num_tasks)]
+        for head in heads:
+            self.make_constant(head.weight, dropped[-1])
+        weights = weights_of(self.backbone) | {HEAD: max((head.weight for head in heads), key=len)}
+        self.scores = nn.ParameterDict({name: uniform_scores(weight) for name, weight in weights.items()})
+        self.masks = SavedMasks({name: weight.shape for name, weight in weights.items()}, self.problem.num_tasks)
+
+    def head(self, task: int) -> nn.Linear:
+        return cast(nn.Linear, self.heads[task])
+
+    @torch.no_grad()
+    def make_constant(self, weight: Tensor, drop: float) -> None:
+        """Keeps the signs alone, and for good."""
+        weight.sign_().mul_(math.sqrt((1 - drop) / (self.settings.share * weight[0].numel()))).requires_grad_(False)
+
+    def forward(self, x: Tensor, task: int) -> Tensor:
+        weights = weights_of(self.backbone) | {HEAD: self.head(task).weight}
+        if not self.training and self.masks.holds(task):
+            saved = self.masks.load(task)
+            effective = {name: masked(w, saved[name][: len(w)]) for name, w in weights.items()}
+        else:
+            effective = {name: self.chosen_part(w, self.scores[name][: len(w)]) for name, w in weights.items()}
+        head = effective.pop(HEAD)
+        layers = {f"{name}.layer.weight": weight for name, weight in effective.items()}
+        return F.linear(functional_call(self.backbone, layers, (x,)), head)
+
+    def chosen_part(self, weight: Tensor, scores: Tensor) -> Tensor:
+        return seen_through(weight, scores, self.chosen(scores))
+
+    @torch.no_grad()
+    def chosen(self, scores: Tensor) -> Tensor:
+        """The mask that follows from the scores as they are."""
+        return largest(scores.abs(), self.kept(scores.numel()))
+
+    def kept(self, entries: int) -> int:
+        """How many of so many weights are chosen."""
+        return entries - math.floor((1 - self.settings.share) * entries)
+
+    def begin_task(self, task: Task) -> None:
+        """New scores, and the head's signs, from a seed that knows the task but not its place in the sequence."""
+        head = self.head(task.id)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(derive(self.problem.seeds.init, task.name))
+            head.reset_parameters()
+            self.make_constant(head.weight, self.backbone.blocks[-1].drop)
+            for scores in self.scores.values():
+                scores.copy_(uniform_scores(scores))
+
+    def lr(self, training: Training) -> float:
+        return training.lr * self.settings.score_rate
+
+    def end_task(self, task: Task) -> Facts | None:
+        classes = self.head(task.id).out_features
+        chosen = {
+            name: self.chosen(scores[:classes] if name == HEAD else scores) for name, scores in self.scores.items()
+        }
+        # The mask of a head with fewer classes than the largest is filled up with zeros.
+        chosen[HEAD] = F.pad(chosen[HEAD], (0, 0, 0, len(self.scores[HEAD]) - classes))
+        self.masks.save(task.id, chosen)
+        return None
+
+    @classmethod
+    def cost(cls, problem: Problem) -> Cost:
+        return Cost(step=1.6, kept_copies=1 + problem.num_tasks / 32, note="one bit per weight and task")
+
+    @classmethod
+    def learnable(cls, problem: Problem) -> int:
+        """A score for each weight, for each task."""
+        with torch.device("meta"):
+            method = cls(problem)
+            shared = sum(weight.numel() for weight in method.backbone.parameters())
+            return problem.num_tasks * shared + sum(weight.numel() for weight in method.heads.parameters())

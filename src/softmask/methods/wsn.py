@@ -1,0 +1,118 @@
+"""WSN: a winning subnetwork for each task, its weights shared with earlier tasks but never changed.
+
+Weights and a score for each weight are learned together; of every layer, the share with the largest scores is the
+task's subnetwork. Weights of earlier subnetworks may be chosen again, and stay as they are.
+Source: Kang, Mina, Madjid, Yoon, Hasegawa-Johnson, Hwang and Yoo, ICML 2022.
+Remembers between tasks: one bit per weight and task, and the scores, which go on from task to task.
+Gradients: a weight gets its own where it is chosen and no earlier task has chosen it; every score gets
+(gradient of the effective weight) x weight x sign(score), as if its weight were chosen (straight through).
+Departures from the authors' code: the mask that is kept is that of the best scores, not of the last training batch; no
+batch normalisation, whose statistics would be the test batch's; instead the initial weights are larger by
+1 / sqrt(share), since a mask leaves only that share of a layer's signal. Of equal scores at the edge as many are kept
+as make the count exact. Plain SGD, as for all methods of the comparison.
+Cost: each step looks for the largest scores of every layer, which takes about as long as half a step of plain training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim import Optimizer
+
+from softmask.learning.catalogue import register
+from softmask.learning.method import Cost, Facts, Method, Step, search
+from softmask.learning.parts.capacity import blocked_shares
+from softmask.learning.parts.masked_weights import (
+    SavedMasks,
+    masked,
+    seen_through,
+    uniform_scores,
+    weights_of,
+    without_biases,
+)
+from softmask.learning.parts.own_rate import sgd_with_own_rate
+from softmask.learning.parts.top_share import largest
+from softmask.learning.parts.unit_gates import keep_only
+from softmask.learning.problem import Problem
+from softmask.learning.task import Task
+
+
+@register("wsn")
+class WSN(Method):
+    title = "WSN"
+    never_forgets = True
+    settled = ("masks",)
+
+    @dataclass(frozen=True)
+    class Settings:
+        __pydantic_config__ = {"extra": "forbid"}
+
+        share: float = search(0.5, low=0.05, high=0.7)
+        """Share of each layer's weights that a task uses."""
+        score_rate: float = search(1.0, low=0.3, high=30.0, log=True)
+        """Learning rate of the scores, in units of that of the weights."""
+        lr: float | None = 0.1
+        """Learning rate; at the common 0.25 the larger initial weights make the loss swing."""
+
+    free: dict[Tensor, Tensor]
+
+    def build(self) -> None:
+        self.backbone = without_biases(self.problem.backbone())
+        self.heads = without_biases(self.problem.heads(self.backbone.widths[-1]))
+        weights = weights_of(self.backbone)
+        with torch.no_grad():
+            for weight in weights.values():
+                weight.div_(self.settings.share**0.5)
+        self.scores = nn.ParameterDict({name: uniform_scores(weight) for name, weight in weights.items()})
+        self.masks = SavedMasks({name: weight.shape for name, weight in weights.items()}, self.problem.num_tasks)
+
+    def features(self, x: Tensor, task: int) -> Tensor:
+        weights = weights_of(self.backbone)
+        if not self.training and self.masks.holds(task):
+            effective = {name: masked(weights[name], mask) for name, mask in self.masks.load(task).items()}
+        else:
+            chosen = self.chosen()
+            effective = {name: seen_through(w, self.scores[name], chosen[name]) for name, w in weights.items()}
+        return functional_call(self.backbone, {f"{name}.layer.weight": w for name, w in effective.items()}, (x,))
+
+    @torch.no_grad()
+    def chosen(self) -> dict[str, Tensor]:
+        """The mask that follows from the scores as they are."""
+        return {name: largest(scores.abs(), self.kept(scores.numel())) for name, scores in self.scores.items()}
+
+    def kept(self, entries: int) -> int:
+        """How many of so many weights are chosen."""
+        return entries - round((1 - self.settings.share) * (entries - 1))
+
+    def begin_task(self, task: Task) -> None:
+        super().begin_task(task)
+        weights = weights_of(self.backbone)
+        # Where the union is 1 an earlier task uses the weight.
+        self.free = {weights[name]: 1 - used for name, used in self.masks.union().items()}
+        self.first_choice = self.chosen()
+
+    def make_optimizer(self, lr: float) -> Optimizer:
+        return sgd_with_own_rate(self, self.scores.parameters(), lr, self.settings.score_rate)
+
+    def after_backward(self, step: Step) -> None:
+        keep_only(self.free)
+
+    def end_task(self, task: Task) -> Facts:
+        chosen = self.chosen()
+        self.masks.save(task.id, chosen)
+        flipped = {name: (mask != self.first_choice[name]).float().mean().item() for name, mask in chosen.items()}
+        return {"blocked": blocked_shares(self.masks.union()), "flipped": flipped}
+
+    @classmethod
+    def cost(cls, problem: Problem) -> Cost:
+        return Cost(step=1.6, kept_copies=1 + problem.num_tasks / 32, note="one bit per weight and task")
+
+    @classmethod
+    def learnable(cls, problem: Problem) -> int:
+        """The scores, of which nothing is left once the masks are known, are not counted."""
+        with torch.device("meta"):
+            method = cls(problem)
+            return sum(p.numel() for part in (method.backbone, method.heads) for p in part.parameters())

@@ -1,0 +1,36 @@
+"""A method of another package: found through its entry point, held to the same contract."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+OTHER_PACKAGE = Path(__file__).parents[1] / "other_package"
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import torch
+from softmask.learning.catalogue import METHODS
+from softmask.testing import METHOD_CHECKS
+
+torch.set_num_threads(1)
+assert "first-features" in METHODS.names()
+assert METHODS.entry("first-features").card.startswith("First features")
+for check in METHOD_CHECKS:
+    check("first-features", Path(sys.argv[1]) / check.__name__)
+print("passed", len(METHOD_CHECKS))
+"""
+
+
+def test_is_found_and_passes_the_contract(tmp_path: Path) -> None:
+    """In a process of its own, where the package is installed as any other is: on the path, with its metadata."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(OTHER_PACKAGE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("passed ")

@@ -1,0 +1,199 @@
+"""CAT: exactly HAT while nothing is similar, and what similar tasks change."""
+
+from copy import deepcopy
+from itertools import pairwise
+
+import pytest
+import torch
+
+from softmask.learning.evaluation import accuracy
+from softmask.learning.fit import Fitter
+from softmask.learning.parts import similarity
+from softmask.learning.parts.unit_gates import between_used_units
+from softmask.learning.task import Batches, Task
+from softmask.learning.training import Training
+from softmask.methods.cat import CAT
+from softmask.methods.hat import HAT
+from tests.methods.isolation import TRAINING, learn, learn_all, logits, made, random_task, separable_task, small_problem
+
+tasks = [random_task(index) for index in range(3)]
+
+
+class Judging(CAT):
+    """Trains nothing to find similar tasks: it is told."""
+
+    told: tuple[int, ...] = ()
+
+    def try_earlier_tasks(self, task: Task, fit: Fitter) -> dict:
+        return {"reference": 0.5, "readouts": [float(source in self.told) for source in range(task.id)]}
+
+
+class AllSimilar(Judging):
+    told = (0, 1)
+
+
+class FirstSimilar(Judging):
+    told = (0,)
+
+
+def test_while_nothing_is_similar_it_is_hat_to_the_bit() -> None:
+    """Even with the search for similar tasks in between: it has draws of its own."""
+    reference = {"reference": 2.0}  # no read-out can be better
+
+    class NoneSimilar(CAT):
+        def try_earlier_tasks(self, task: Task, fit: Fitter) -> dict:
+            return super().try_earlier_tasks(task, fit) | reference
+
+    cat, hat = made(NoneSimilar), made(HAT)
+    learn_all(cat, tasks)
+    learn_all(hat, tasks)
+    shared = hat.state_dict()
+    assert all(torch.equal(cat.state_dict()[name], value) for name, value in shared.items())
+    assert all(torch.equal(logits(cat, task), logits(hat, task)) for task in tasks)
+
+
+def test_the_search_for_similar_tasks_changes_nothing() -> None:
+    method = made(CAT)
+    learn_all(method, tasks[:2])
+    method.begin_task(tasks[2])
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    tried = method.try_earlier_tasks(tasks[2], Fitter(method, tasks[2], TRAINING))
+    assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
+    assert all(p.grad is None for p in method.parameters())
+    assert len(tried["readouts"]) == 2
+    assert all(0 <= share <= 1 for share in (tried["reference"], *tried["readouts"]))
+
+
+@pytest.mark.parametrize(("kind", "changes"), [(AllSimilar, True), (Judging, False)])
+def test_weights_of_a_similar_task_may_change_and_those_of_others_not(kind: type[CAT], changes: bool) -> None:
+    method = made(kind)
+    learn_all(method, tasks[:1])
+    connected = between_used_units(method.backbone, method.by_layer(method.hard_gates(0)))
+    before = {name: p.detach().clone() for name, p in method.backbone.named_parameters()}
+    learn_all(method, tasks[1:2])
+    moved = [bool((p != before[name])[connected[name]].any()) for name, p in method.backbone.named_parameters()]
+    assert any(moved) == changes
+    assert bool(method.similar[1, 0]) == changes
+
+
+def test_a_unit_of_a_similar_and_of_a_dissimilar_task_stays_protected() -> None:
+    method = made(FirstSimilar)
+    with torch.no_grad():
+        for index in (0, 1):  # both earlier tasks use all units
+            method.embeddings[index].fill_(1.0)
+    method.begin_task(tasks[2])
+    method.tried = method.try_earlier_tasks(tasks[2], Fitter(method, tasks[2], TRAINING))
+    method.release_similar(tasks[2])
+    assert method.similar[2].tolist() == [True, False, False]
+    assert all((free == 0).all() for free in method.free_weights.values())
+    assert len(method.free_weights) == 10
+
+
+def test_a_tie_is_not_similar() -> None:
+    method = made(CAT)
+    method.tried = {"reference": 0.5, "readouts": [0.5, 0.51]}
+    method.release_similar(tasks[2])
+    assert method.similar[2].tolist() == [False, True, False]
+
+
+def test_attention_is_used_only_where_it_validates_better() -> None:
+    method = made(AllSimilar)
+    facts = learn_all(method, tasks)
+    assert facts[0]["attends"] is False  # nothing to attend to
+    for task, fact in zip(tasks[1:], facts[1:], strict=True):
+        assert fact["similar"] == list(range(task.id))
+        method.attends[task.id] = True
+        attending = accuracy(method, task.val, task.id)
+        method.attends[task.id] = False
+        plain = accuracy(method, task.val, task.id)
+        method.attends[task.id] = fact["attends"]
+        if task is tasks[-1]:  # weights of earlier tasks have changed since
+            assert fact["attends"] == (attending > plain)
+
+
+@pytest.fixture(scope="module")
+def knowing() -> dict[str, torch.Tensor]:
+    """The state of a method that has learned a first task well."""
+    method = made(CAT, wide_enough)
+    learn(method, first, Training(epochs=30, schedule="cosine"))
+    method.end_task(first)
+    assert accuracy(method, first.val, 0) > 0.9
+    return {name: value.clone() for name, value in method.state_dict().items()}
+
+
+wide_enough = small_problem(tasks=2, width=1 / 4)
+first = separable_task(0, classes=3, train=192, val=96, size=16)
+again = Task((1,), "again", 3, first.train, first.val)
+
+
+def test_attention_learns_from_a_similar_task(knowing: dict[str, torch.Tensor]) -> None:
+    """The same task again: attending to what the first one knows is enough, long before the gates are learned."""
+    method = made(AllSimilar, wide_enough)
+    method.load_state_dict(knowing)
+    learn(method, again, Training(epochs=3, schedule="cosine"))
+    method.attends[1] = True
+    assert accuracy(method, again.val, 1) > 0.9
+
+
+def test_a_task_that_comes_again_is_found_similar(knowing: dict[str, torch.Tensor]) -> None:
+    """Read out, the first network knows it; a new network has no time to learn it. A strange task it does not know."""
+    method = made(CAT, wide_enough)
+    method.load_state_dict(knowing)
+    draws = torch.Generator().manual_seed(0)
+    mixed = [
+        Batches(b.images, b.labels[torch.randperm(b.count, generator=draws)], 16) for b in (first.train, first.val)
+    ]
+    known = {}
+    for task in (again, Task((1,), "strange", 3, *mixed)):
+        method.begin_task(task)
+        known[task.name] = method.try_earlier_tasks(task, Fitter(method, task, Training(epochs=1, schedule="cosine")))
+    assert known["again"]["readouts"][0] > 0.9 > known["again"]["reference"]
+    assert known["strange"]["readouts"][0] < 0.7
+
+
+class TriedAndSimilar(CAT):
+    """Tries earlier tasks in earnest, and then takes all for similar."""
+
+    def try_earlier_tasks(self, task: Task, fit: Fitter) -> dict:
+        return super().try_earlier_tasks(task, fit) | {"reference": -1.0}
+
+
+@pytest.mark.parametrize("epoch", range(4))
+def test_killed_while_trying_or_attending_it_ends_with_the_same_bits(epoch: int) -> None:
+    """Two epochs of the network to compare with, then two of the task itself."""
+    saved: list[dict] = []
+    whole = made(TriedAndSimilar)
+    learn_all(whole, tasks[:1])
+    before = {name: value.clone() for name, value in whole.state_dict().items()}
+    torch.manual_seed(9)
+    whole.begin_task(tasks[1])
+    whole.learn(tasks[1], Fitter(whole, tasks[1], TRAINING, save=lambda state: saved.append(deepcopy(state))))
+    assert len(saved) == 4
+    resumed = made(TriedAndSimilar)
+    resumed.load_state_dict(before)
+    torch.manual_seed(123)  # whatever the new process draws from
+    resumed.begin_task(tasks[1])
+    resumed.learn(tasks[1], Fitter(resumed, tasks[1], TRAINING, saved=saved[epoch]))
+    assert all(torch.equal(value, resumed.state_dict()[name]) for name, value in whole.state_dict().items())
+    assert whole.similar[1, 0]
+
+
+def test_reference_starts_from_the_same_weights_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class Seen(similarity.Reference):
+        def build(self) -> None:
+            super().build()
+            started.append(self.backbone.fc2.layer.weight.detach().clone())
+
+    monkeypatch.setattr(similarity, "Reference", Seen)
+    method = made(CAT)
+    learn_all(method, tasks)
+    assert torch.equal(*started)
+
+
+def test_cost_says_that_it_grows_with_the_square() -> None:
+    costs = [CAT.cost(small_problem(tasks=count)) for count in (5, 10, 20)]
+    assert "square" in costs[0].note
+    ratios = [after.step * 2 / before.step for before, after in pairwise(costs)]  # for all tasks
+    assert all(ratio > 2.4 for ratio in ratios)

@@ -1,0 +1,133 @@
+"""EWC: golden Fisher and penalty, the running mean over tasks, and NCL at strength zero."""
+
+import pytest
+import torch
+from torch import nn
+
+from softmask.learning.fit import Fit
+from softmask.learning.training import Training
+from softmask.methods.ewc import EWC
+from tests.core.examples import linear
+from tests.core.test_importance import FISHER_X, FISHER_Y, GOLDEN_A_HEAD
+from tests.learning.parts.toys import move, random_problem, random_task, step_of, toy_problem, toy_task
+from tests.methods.comparing import built, learned, same_network
+
+
+def golden() -> tuple[EWC, object]:
+    problem = toy_problem([linear([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])], [linear(GOLDEN_A_HEAD)])
+    return EWC(problem, EWC.Settings(strength=10.0, fisher_batch=2)), toy_task(FISHER_X, FISHER_Y)
+
+
+def test_golden_fisher_and_penalty() -> None:
+    method, task = golden()
+    method.end_task(task)
+    weight, bias = method.importance.tensors()
+    # Squares of single samples would give 3.75 and 1.0; gradients that pile up between batches more than that.
+    torch.testing.assert_close(weight, torch.full((2, 2), 2.125))
+    torch.testing.assert_close(bias, torch.full((2,), 0.5))
+    move(method, weights=0.1, biases=0.2)
+    assert method.train().penalty(step_of(task)).item() == pytest.approx(0.625, rel=1e-5)  # 1.25 without the one half
+    method.after_backward(step_of(task))
+    torch.testing.assert_close(method.backbone[0].weight.grad, torch.full((2, 2), 10 * 2.125 * 0.1))
+    torch.testing.assert_close(method.backbone[0].bias.grad, torch.full((2,), 10 * 0.5 * 0.2))
+
+
+def test_the_anchor_is_the_end_of_the_last_task_and_does_not_disturb_the_fisher() -> None:
+    """The Fisher is that of the cross-entropy even where the weights have left the old anchor."""
+    method, task = golden()
+    method.end_task(task)
+    move(method, weights=0.1, biases=0.2)
+    fresh = EWC(method.problem, method.settings)
+    fresh.load_state_dict({**method.state_dict(), **{k: torch.zeros_like(v) for k, v in _importance(method).items()}})
+    method.importance.zero_()
+    method.settings.__dict__["strength"] = 1e6
+    method.end_task(task)
+    fresh.end_task(task)
+    for ours, plain in zip(method.importance.tensors(), fresh.importance.tensors(), strict=True):
+        assert torch.equal(ours, plain)
+    assert method.train().penalty(step_of(task)).item() == 0
+
+
+def _importance(method: EWC) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in method.state_dict().items() if name.startswith("importance.")}
+
+
+@pytest.mark.parametrize(("past_tasks", "expected"), [(0, 4.0), (1, 2.5), (2, 2.0), (3, 1.75)])
+def test_fishers_are_averaged_over_tasks(past_tasks: int, expected: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a sum nor the mean of the last two."""
+    method, _ = golden()
+    for tensor in method.importance.tensors():
+        tensor.fill_(1.0)
+    four = {name: torch.full_like(tensor, 4.0) for name, tensor in method.importance.by_name().items()}
+    monkeypatch.setattr(method, "measure", lambda task: four)
+    method.end_task(toy_task(FISHER_X, FISHER_Y, index=past_tasks))
+    assert all((tensor == expected).all() for tensor in method.importance.tensors())
+
+
+def test_strength_zero_is_ncl_to_the_bit_over_two_tasks() -> None:
+    plain = learned("ncl")
+    assert same_network(learned("ewc", strength=0.0), plain)
+    assert not same_network(learned("ewc", strength=1.0), plain)
+
+
+def test_the_penalty_is_part_of_validation_unless_switched_off() -> None:
+    method, task = golden()
+    method.end_task(task)
+    move(method, weights=0.1, biases=0.2)
+    method.eval()
+    without = EWC(method.problem, EWC.Settings(strength=10.0, penalty_in_validation=False))
+    without.load_state_dict(method.state_dict())
+    with torch.inference_mode():
+        with_penalty, plain = (each.validate(step_of(task))[0] for each in (method, without.eval()))
+    assert (with_penalty - plain).item() == pytest.approx(0.625, rel=1e-4)
+    assert without.train().penalty(step_of(task)) is not None
+
+
+def test_all_gradients_are_clipped_together_with_the_penalty() -> None:
+    method, task = golden()
+    method.end_task(task)
+    move(method, weights=100.0, biases=100.0)
+    method.train().loss(step_of(task)).backward()
+    method.after_backward(step_of(task))
+    assert method.backbone[0].weight.grad.norm() > 100
+    method.clip_gradients()
+    norm = torch.cat([p.grad.flatten() for p in method.parameters()]).norm().item()
+    assert norm == pytest.approx(100.0, rel=1e-4)
+
+
+def test_dropout_is_on_while_the_fisher_is_measured() -> None:
+    found = []
+    for dropout, seed in ((True, 1), (True, 2), (False, 1), (False, 2)):
+        method, (task,) = built("ewc", tasks=1, importance_dropout=dropout, **{"seeds.batches": seed})
+        method.eval().end_task(task)
+        found.append(method.importance.by_name()["fc1.layer.weight"])
+        assert not any(part.training for part in method.modules())
+    assert not torch.equal(found[0], found[1])
+    assert torch.equal(found[2], found[3])
+
+
+def test_a_penalty_that_will_overshoot_is_named_before_the_first_step() -> None:
+    problem = random_problem(tasks=2)
+    method, task = EWC(problem, EWC.Settings(strength=100.0)), random_task()
+    method.importance.tensors()[0][0, 0] = 1.0
+    with pytest.warns(UserWarning, match=r"EWC with strength 100 may diverge at a learning rate of 0\.25"):
+        Fit(method, task, Training())
+    facts = method.end_task(task)
+    entries = sum(p.numel() for p in method.backbone.parameters())
+    assert facts == {"penalty_rate_largest": 25.0, "penalty_rate_above_2": pytest.approx(1 / entries)}
+
+
+def test_a_penalty_that_is_stable_warns_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    method = EWC(random_problem(tasks=2), EWC.Settings(strength=7.9))
+    for tensor in method.importance.tensors():
+        tensor.fill_(1.0)
+    Fit(method, random_task(), Training())
+    assert not recwarn.list
+    assert method.stability.penalty_rate_largest == pytest.approx(7.9 / 4)
+
+
+def test_heads_carry_no_penalty() -> None:
+    method = learned("ewc")
+    watched = {name for name, _ in method.backbone.named_parameters()}
+    assert set(method.importance.by_name()) == set(method.anchor.by_name()) == watched
+    assert all(isinstance(head, nn.Linear) for head in method.heads)

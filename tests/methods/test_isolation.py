@@ -1,0 +1,141 @@
+"""What all methods share that give every task its own part of the network."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from softmask.learning.evaluation import accuracy, validate
+from softmask.learning.fit import Fit
+from softmask.learning.method import Method, Step
+from softmask.learning.protocol import learn_sequence
+from softmask.learning.training import Training
+from softmask.methods.cat import CAT
+from softmask.methods.hat import HAT
+from softmask.methods.pathnet import PathNet
+from softmask.methods.pgn import PGN
+from softmask.methods.supsup import SupSup
+from softmask.methods.wsn import WSN
+from softmask.metrics import backward_transfer
+from softmask.runs.config import make_config
+from softmask.runs.run import build, load
+from softmask.testing import Memory
+from tests.methods.isolation import (
+    TRAINING,
+    learn,
+    learn_all,
+    logits,
+    made,
+    random_task,
+    separable_task,
+    small_problem,
+)
+from tests.sequences.real_data import data_folder
+
+NEVER_FORGET: list[type[Method]] = [HAT, WSN, SupSup, PGN, PathNet]
+ALL: list[type[Method]] = [*NEVER_FORGET, CAT]
+tasks = [random_task(index) for index in range(3)]
+
+
+@pytest.mark.parametrize("kind", NEVER_FORGET)
+def test_answers_for_old_tasks_stay_to_the_bit(kind: type[Method]) -> None:
+    method = made(kind)
+    remembered = []
+    for task in tasks:
+        learn_all(method, [task])
+        remembered.append(logits(method, task))
+        for old, before in zip(tasks, remembered, strict=False):
+            assert torch.equal(logits(method, old), before)
+
+
+@pytest.mark.parametrize("kind", NEVER_FORGET)
+def test_backward_transfer_is_exactly_zero(kind: type[Method]) -> None:
+    method = made(kind)
+    matrix: dict[int, dict[int, float]] = {}
+    for task in tasks:
+        learn_all(method, [task])
+        matrix[task.id] = {old.id: accuracy(method, old.val, old.id) for old in tasks[: task.id + 1]}
+    assert backward_transfer(matrix) == 0.0
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_restored_state_has_the_best_loss_to_the_bit(kind: type[Method]) -> None:
+    """All that shapes the validated function is in the snapshot: scores, embeddings, paths, masks."""
+    method = made(kind)
+    for task in tasks[:2]:
+        losses = learn(method, task, Training(lr=0.1, epochs=4, batch=16, schedule="cosine"))
+        assert validate(method, task)[0] == min(losses)
+        method.end_task(task)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_step_on_a_later_task_moves_more_than_its_head(kind: type[Method]) -> None:
+    method = made(kind)
+    learn_all(method, tasks[:1])
+    method.begin_task(tasks[1])
+    if isinstance(method, PathNet):
+        method.paths[1] = torch.tensor([[13, 14, 15]] * 5)
+    before = {name: p.detach().clone() for name, p in method.named_parameters() if not name.startswith("heads.")}
+    optimizer = method.make_optimizer(0.1)
+    x, y = next(iter(tasks[1].train))
+    step = Step(tasks[1], x, y, progress=0.1)
+    method.train()
+    method.loss(step).backward()
+    method.after_backward(step)
+    optimizer.step()
+    assert any(not torch.equal(p, before[name]) for name, p in method.named_parameters() if name in before)
+
+
+@pytest.mark.parametrize("kind", [HAT, WSN, PGN, PathNet])
+def test_blocked_share_grows_and_never_exceeds_one(kind: type[Method]) -> None:
+    facts = learn_all(made(kind), tasks)
+    for layer in ("conv1", "conv2", "conv3", "fc1", "fc2", "whole network"):
+        shares = [fact["blocked"][layer] for fact in facts]
+        assert 0 <= shares[0] <= shares[1] <= shares[2] <= 1
+    assert 0 < shares[0] < shares[2]  # of the whole network
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "steps"), [(HAT, 360), (WSN, 150), (SupSup, 150), (PGN, 150), (PathNet, 150)])
+def test_learns_at_its_default_rate(kind: type[Method], steps: int) -> None:
+    """Guards the initial scale and the rates of scores: at a quarter of the width, without any tuning."""
+    task = separable_task()
+    method = made(kind, small_problem(tasks=2, classes=5, width=1 / 4, drop=0.2))
+    training = Training(epochs=steps // len(task.train), schedule="cosine")
+    learn(method, task, training)
+    assert validate(method, task)[0] - float(method.penalty(Step(task, task.val.x, task.val.y)) or 0.0) < 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.parametrize("kind", NEVER_FORGET)
+def test_answers_stay_on_real_pictures(kind: type[Method], tmp_path: Path) -> None:
+    name = kind.__module__.rsplit(".", 1)[1]
+    changes = {"network.width": 1 / 16, "training.epochs": 1}
+    config = make_config(name, "C-10", preset="short", tasks=3, changes=changes)
+    sequence = load(config, data_folder())
+    method, journal = build(config, sequence), Memory()
+    learn_sequence(method, sequence.tasks, config.training, journal, tests=None)
+    first = build(config, sequence)
+    first.load_state_dict(journal.states[0])
+    x = sequence.tests[0].x[:64]
+    first.eval(), method.eval()
+    assert torch.equal(method(x, 0), first(x, 0))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_rate_that_is_far_too_high_leaves_finite_weights(kind: type[Method]) -> None:
+    """Non-finite epochs are rolled back, and with them all that the method keeps."""
+    method = made(kind)
+    learn_all(method, tasks[:1])
+    before = logits(method, tasks[0])
+    method.begin_task(tasks[1])
+    if isinstance(method, PathNet):
+        method.paths[1] = torch.tensor([[13, 14, 15]] * 5)
+    fit = Fit(method, tasks[1], TRAINING)
+    for group in fit.optimizer.param_groups:
+        group["lr"] = 1e30
+    fit.run(1)
+    method.restore(fit.best)
+    assert all(p.isfinite().all() for p in method.parameters())
+    assert torch.equal(logits(method, tasks[0]), before)
