@@ -1,0 +1,55 @@
+"""Every Python block of the README and the docs runs as printed; every command in them exists."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from softmask.cli import app
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    found = []
+    for document in DOCUMENTS:
+        for number, code in enumerate(re.findall(rf"```{language}\n(.*?)```", document.read_text(), re.DOTALL)):
+            found.append((f"{document.name}[{number}]", code))
+    return found
+
+
+@pytest.mark.parametrize(("place", "code"), blocks("python"), ids=lambda value: value if len(value) < 40 else "")
+def test_python_runs_as_printed(place: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, place, "exec"), {"__name__": "example"})
+
+
+def commands() -> list[str]:
+    lines = [line.split("#")[0].strip() for _, code in blocks("sh") for line in code.splitlines()]
+    return sorted({line for line in lines if line.startswith("softmask ")})
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_exist_with_their_options(line: str) -> None:
+    words = shlex.split(line)[1:]
+    command = get_command(app)
+    while hasattr(command, "commands"):
+        assert words[0] in command.commands, f"{words[0]!r} is no verb"
+        command = command.commands[words.pop(0)]
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert {word for word in words if word.startswith("-")} <= known
+
+
+def test_there_are_examples_to_test() -> None:
+    assert len(blocks("python")) >= 2
+    assert len(commands()) >= 5
+
+
+def test_pictures_and_links_lead_somewhere() -> None:
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name} points to {target}"
