@@ -56,8 +56,9 @@ class Progress:
 
     def __call__(self, task: Task, fit: Fit) -> None:
         now = f"task {task.id + 1}/{self.tasks} epoch {fit.epoch} val {100 * fit.last['val_accuracy']:.1f} %"
-        # A task that stopped early counts as if it had used all its epochs.
-        done = task.id * self.epochs + (self.epochs if fit.done else min(fit.epoch, self.epochs))
+        # A task that stopped early counts as if it had used all its epochs; a joint one stands for all of its tasks.
+        share = 1.0 if fit.done else fit.epoch / fit.training.epochs
+        done = self.epochs * (task.ids[0] + len(task.ids) * share)
         self._bar.update(self._entry, completed=done, now=now)
         if not err.is_terminal and (fit.done or time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES):
             tell(f"{self.label}: {now}, lr {fit.last['lr']:.4g}, loss {fit.last['train_loss']:.3f}")
