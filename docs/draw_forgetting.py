@@ -33,7 +33,7 @@ def draw() -> None:
         axes.plot([place + 1 for place in places], values, "o-", color=colour, linewidth=2, markersize=4)
         axes.annotate(label, (places[-1] + 1, values[-1]), xytext=(8, -3), textcoords="offset points", color=colour)
     axes.axhline(10, color="#888888", linewidth=1, linestyle=":")
-    axes.annotate("chance", (len(places), 10), xytext=(8, -3), textcoords="offset points", color="#888888")
+    axes.annotate("chance", (1, 10), xytext=(0, 4), textcoords="offset points", color="#888888")
     axes.set(xlabel="tasks of CIFAR-100 learned so far", ylabel="accuracy on the first, %", ylim=(0, None))
     axes.set_xlim(0.7, len(places) + 3.2)
     axes.set_xticks(range(1, len(places) + 1))
