@@ -8,6 +8,7 @@ import pytest
 from typer.main import get_command
 
 from softmask.cli import app
+from softmask.sequences import SEQUENCES
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -21,10 +22,16 @@ def blocks(language: str) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("place", "code"), blocks("python"), ids=lambda value: value if len(value) < 40 else "")
-def test_python_runs_as_printed(place: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_python_runs_as_printed(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From top to bottom: a block may use what stands above it. What a document registers is forgotten again."""
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, place, "exec"), {"__name__": "example"})
+    SEQUENCES.names()
+    monkeypatch.setattr(SEQUENCES, "_entries", dict(SEQUENCES._entries))
+    names: dict[str, object] = {"__name__": "example"}
+    for place, code in blocks("python"):
+        if place.startswith(document.name):
+            exec(compile(code, place, "exec"), names)
 
 
 def commands() -> list[str]:
