@@ -35,7 +35,9 @@ def test_a_folder_that_is_not_there(tmp_path: Path, verb: list[str]) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", gzip.compress(b"\0" * 100_000)[:-20]])
+@pytest.mark.parametrize(
+    "content", [b"", b"no archive", gzip.compress(b"\0" * 100_000)[:-20]], ids=["empty", "text", "gzip cut short"]
+)
 def test_a_damaged_archive(tmp_path: Path, content: bytes) -> None:
     archive = tmp_path / "cifar-100-python.tar.gz"
     archive.write_bytes(content)

@@ -110,7 +110,9 @@ def test_an_archive_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no archive at all", gzip.compress(b"no tar" * 500), b"\x1f\x8b" + bytes(range(200))]
+    "content",
+    [b"", b"no archive at all", gzip.compress(b"no tar" * 500), b"\x1f\x8b" + bytes(range(200))],
+    ids=["empty", "text", "gzip of no tar", "gzip in name only"],  # a gzip holds the time: no name for a test
 )
 def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.tar.gz"
