@@ -7,7 +7,7 @@ import os
 import sys
 
 MAIN = ("step", "importance", "evaluation")
-OTHERS = ("processes", "methods", "latency")
+OTHERS = ("profile", "processes", "methods", "latency")
 
 
 def main() -> None:

@@ -7,7 +7,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import nn
 
-PLAIN_LAYERS = (nn.Conv2d, nn.ReLU, nn.Dropout, nn.MaxPool2d, nn.Flatten, nn.Linear, nn.Identity)
+from softmask.core.convolution import Convolution
+
+PLAIN_LAYERS = (Convolution, nn.Conv2d, nn.ReLU, nn.Dropout, nn.MaxPool2d, nn.Flatten, nn.Linear, nn.Identity)
 
 
 @runtime_checkable

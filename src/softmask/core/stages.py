@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from softmask.core.convolution import as_rows, gradient_below, reads
 from softmask.core.random_drop import LEVELS, dense, draws_like, dropped_levels, kept_above, where_above
 
 
@@ -139,7 +140,7 @@ def add_gradients(passed: Passed, gradient: Tensor, sums: dict[Tensor, Tensor]) 
     """From the gradient of a layer's output to those of its parameters, added to their sums where they have one."""
     layer = passed.stage.layer
     if gradient.dim() == 4:
-        gradient = gradient.permute(0, 2, 3, 1).reshape(-1, gradient.size(1))
+        gradient = as_rows(gradient)
     if layer.weight in sums:
         total = sums[layer.weight]
         rows = total.permute(0, 2, 3, 1) if total.dim() == 4 else total
@@ -152,9 +153,8 @@ def below_layer(layer: nn.Conv2d | nn.Linear, gradient: Tensor, given: Tensor) -
     """From the gradient of a layer's output to that of its input."""
     if isinstance(layer, nn.Linear):
         return gradient @ layer.weight
-    geometry = (layer.stride, layer.padding, layer.dilation, False, (0, 0), 1)
-    only_input = (True, False, False)
-    return torch.ops.aten.convolution_backward(gradient, given, layer.weight, None, *geometry, only_input)[0]
+    assert not isinstance(layer.padding, str)
+    return gradient_below(gradient, given, layer.weight, layer.stride, layer.padding, layer.dilation)
 
 
 def sum_for(parameter: Tensor) -> Tensor:
@@ -164,16 +164,8 @@ def sum_for(parameter: Tensor) -> Tensor:
 
 
 def _reads(layer: nn.Conv2d | nn.Linear, given: Tensor) -> Tensor:
-    """What each output position reads, a row each, so that a weight's gradient is one product of matrices.
-
-    All heads use it; and one large product is quicker than torch's own gradient of a convolution on a CPU.
-    """
+    """What each output position reads, a row each, so that a weight's gradient is one product; all heads use it."""
     if isinstance(layer, nn.Linear):
         return given
-    (tall, wide), (down, across), (row_gap, column_gap) = layer.kernel_size, layer.stride, layer.dilation
     assert not isinstance(layer.padding, str)
-    height, width = layer.padding
-    image = F.pad(given, (width, width, height, height)).permute(0, 2, 3, 1)
-    windows = image.unfold(1, row_gap * (tall - 1) + 1, down).unfold(2, column_gap * (wide - 1) + 1, across)
-    taps = windows[..., ::row_gap, ::column_gap].permute(0, 1, 2, 4, 5, 3)
-    return taps.reshape(-1, tall * wide * layer.in_channels)
+    return reads(given, layer.kernel_size, layer.stride, layer.padding, layer.dilation)

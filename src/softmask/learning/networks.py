@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from softmask.core.chain import needed_input
+from softmask.core.convolution import Convolution
 from softmask.core.random_drop import dropped_levels
 from softmask.learning.relu_dropout import relu_dropout, relu_dropout_pool
 
@@ -103,9 +104,9 @@ def alexnet(
     if min(kernels) < 1:
         raise ValueError(f"images of {height} x {columns} are too small: at least 10 x 10 is needed for a kernel")
     blocks = {
-        "conv1": Block(nn.Conv2d(channels, conv1, kernels[0]), drop1),
-        "conv2": Block(nn.Conv2d(conv1, conv2, kernels[1]), drop1),
-        "conv3": Block(nn.Conv2d(conv2, conv3, kernels[2]), drop2),
+        "conv1": Block(Convolution(channels, conv1, kernels[0]), drop1),
+        "conv2": Block(Convolution(conv1, conv2, kernels[1]), drop1),
+        "conv3": Block(Convolution(conv2, conv3, kernels[2]), drop2),
     }
     for kernel in kernels:
         height, columns = (height - kernel + 1) // 2, (columns - kernel + 1) // 2
