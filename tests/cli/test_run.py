@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from softmask.metrics import FORMULAS
+from softmask.runs.settings_file import FoundSettings, write_settings
 from softmask.runs.store import Store
 from tests.cli.command import Ended, softmask, tiny
 from tests.runs.examples import tiny_config
@@ -144,3 +145,15 @@ def test_notes_about_damage_are_lines_not_warnings_of_python(tmp_path: Path) -> 
     (note,) = [line for line in ended.err.splitlines() if line.startswith("note: ")]
     assert "progress.safetensors" in note
     assert "UserWarning" not in ended.err
+
+
+def test_settings_from_a_file_and_a_change_by_hand_goes_before_it(tmp_path: Path) -> None:
+    file = tmp_path / "spg.json"
+    found = FoundSettings(method="spg", sequence="D-5", network={"drop1": 0.05, "drop2": 0.25})
+    write_settings(file, found)
+    options = ["--settings", file, "--store", tmp_path / "store", "--set", "drop2=0.3", "--json"]
+    network = softmask(*tiny("spg", *options)).json()["config"]["network"]
+    assert (network["drop1"], network["drop2"]) == (0.05, 0.3)
+    refused = softmask(*tiny("ewc", *options))
+    assert refused.code == 2
+    assert "holds settings for the method spg, not for ewc" in refused.errors()[0]

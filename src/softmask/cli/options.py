@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from softmask.runs.config import ConfigError
+from softmask.runs.settings_file import settings_changes
 
 Method = Annotated[str, typer.Option("--method", "-m", help="A method: see `softmask list methods`.")]
 Sequence = Annotated[str, typer.Option("--sequence", "-s", help="A task sequence: see `softmask list sequences`.")]
@@ -23,6 +24,14 @@ StorePath = Annotated[Path, typer.Option("--store", envvar="SOFTMASK_STORE", hel
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change one field, as in `--set epochs=3 --set network.width=0.5`. May be repeated."),
+]
+Settings = Annotated[
+    str | None,
+    typer.Option(
+        "--settings",
+        help="Settings that a search found: a file, a folder DIR/SEQUENCE/METHOD.json, or `paper` for those published "
+        "by its authors. What `--set` says goes before them.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DEFAULT_STORE = Path("softmask-runs")
@@ -40,3 +49,11 @@ def parse_changes(changes: list[str] | None) -> dict[str, Any]:
         except ValueError:
             parsed[name.strip()] = value
     return parsed
+
+
+def all_changes(settings: str | None, changes: list[str] | None, method: str, sequence: str) -> dict[str, Any]:
+    """What the settings file says, then what `--set` says."""
+    found = {} if settings is None else settings_changes(settings, method, sequence)
+    # In this order: of two names of one field, as drop1 and network.drop1, the later one counts.
+    by_hand = parse_changes(changes)
+    return {**{name: value for name, value in found.items() if name not in by_hand}, **by_hand}

@@ -28,6 +28,7 @@ def run_command(
     tasks: options.Tasks = None,
     data: options.Data = None,
     store: options.StorePath = options.DEFAULT_STORE,
+    settings: options.Settings = None,
     change: options.Changes = None,
     with_one: Annotated[bool, typer.Option(help="Run ONE first if it is missing: forward transfer needs it.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell steps, time, memory and disk.")] = False,
@@ -42,7 +43,8 @@ def run_command(
     """
     if keep not in ("last", "all"):
         raise typer.BadParameter(f"{keep!r} is neither `last` nor `all`", param_hint="--keep")
-    config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=options.parse_changes(change))
+    changes = options.all_changes(settings, change, method, sequence)
+    config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=changes)
     if dry_run:
         _foretell(config, data, as_json)
         return
