@@ -4,7 +4,7 @@
  "settings": {"strength": 812.5}, "network": {"drop1": 0.12, "drop2": 0.4}, "training": {},
  "found": {"trials": 20, "value": 71.3, ...}}
 
-A folder `DIR/<sequence>/<method>.json` holds many of them; the name `paper` stands for what the paper's authors published.
+A folder `DIR/<sequence>/<method>.json` holds many of them; the name `paper` stands for what its authors published.
 """
 
 from __future__ import annotations
