@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from softmask.runs.lease import FolderBusyError
+from softmask.runs.run import run
 from softmask.runs.store import Store, StoredRun, StoreError
 from tests.runs.examples import files_below, tiny_config
 
@@ -275,3 +276,25 @@ def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path: Path, monkeypatch: p
         assert (writer.path / "events.jsonl").read_bytes() == before
         writer.event("note", number=1)
     assert [event["number"] for event in StoredRun(writer.path).events()] == [0, 1]
+
+
+def test_listeners_hear_every_event_once_it_is_on_disk(tmp_path: Path) -> None:
+    heard: list[tuple[dict[str, Any], int]] = []
+    config = tiny_config(tasks=1)
+    store = Store(tmp_path)
+
+    def listen(event: dict[str, Any]) -> None:
+        stored = store.find(config)
+        assert stored is not None
+        heard.append((event, len(stored.events())))
+
+    done = run(config, store, listeners=[listen])
+    assert [event for event, _ in heard] == done.events()
+    assert [count for _, count in heard] == list(range(1, len(heard) + 1))
+
+
+def test_without_tests_only_validation_is_measured(tmp_path: Path) -> None:
+    done = run(tiny_config(), Store(tmp_path), tests=False)
+    assert done.finished
+    assert not done.accuracies("test")
+    assert sorted(done.accuracies("validation")[1]) == [0, 1]

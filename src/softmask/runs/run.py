@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from softmask.learning.seeds import derive
 from softmask.learning.task import Task, TaskSequence
 from softmask.runs.config import RunConfig
 from softmask.runs.state_file import digest_of
-from softmask.runs.store import RunWriter, Store, StoredRun
+from softmask.runs.store import Listener, RunWriter, Store, StoredRun
 from softmask.sequences import load_sequence
 
 Watch = Callable[[Task, Fit], None]
@@ -38,20 +38,24 @@ def run(
     checkpoint_every: int = 1,
     keep: str = "last",
     watch: Watch | None = None,
+    listeners: Sequence[Listener] = (),
+    tests: bool = True,
 ) -> StoredRun:
     """Runs what is not yet there: continues an interrupted run, returns a finished one at once.
 
     Results may differ in the last bits between numbers of threads, so the default is one; two runs side by side are
-    quicker than one on two threads.
+    quicker than one on two threads. Without `tests` only validation accuracies are measured: such runs belong in a
+    store of their own.
     """
     known = store.find(config)
     if known is not None and known.finished:
         return known
     sequence = load(config, data)
-    with _threads(threads), store.open(config, checkpoint_every=checkpoint_every, keep=keep) as writer:
+    writing = store.open(config, checkpoint_every=checkpoint_every, keep=keep, listeners=listeners)
+    with _threads(threads), writing as writer:
         writer.event("started", stages_done=writer.stages_done(), **circumstances())
         try:
-            _learn(config, sequence, writer, watch)
+            _learn(config, sequence, writer, watch, tests)
         except DivergedError as error:
             writer.event("failed", reason="diverged", message=str(error))
             raise
@@ -89,9 +93,9 @@ def circumstances() -> dict[str, Any]:
     }
 
 
-def _learn(config: RunConfig, sequence: TaskSequence, writer: RunWriter, watch: Watch | None) -> None:
-    method = build(config, sequence)
-    learn_sequence(method, sequence.tasks, config.training, writer, tests=sequence.tests, watch=watch)
+def _learn(config: RunConfig, sequence: TaskSequence, writer: RunWriter, watch: Watch | None, tests: bool) -> None:
+    method, measured = build(config, sequence), sequence.tests if tests else None
+    learn_sequence(method, sequence.tasks, config.training, writer, tests=measured, watch=watch)
     writer.event("finished", weights=digest_of(method.state_dict()))
 
 

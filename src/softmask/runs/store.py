@@ -12,7 +12,7 @@ import errno
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,8 @@ from softmask.runs.state_file import StateFileError, read_state, write_json, wri
 FORMAT = 1
 # Events that are written again when work is done again after a kill: the last one with these fields counts.
 IDENTITY = {"epoch": ("task", "epoch"), "task": ("task",), "accuracy": ("after", "task")}
+Listener = Callable[[dict[str, Any]], None]
+"""Is told every event once it is on disk; may raise to stop the run there."""
 
 
 class StoreError(SoftmaskError):
@@ -128,8 +130,11 @@ class StoredRun:
 class RunWriter:
     """Writes one run; the journal of the protocol. Use it as a context manager: it holds the folder's lease."""
 
-    def __init__(self, path: Path, config: RunConfig, *, checkpoint_every: int, keep: str) -> None:
+    def __init__(
+        self, path: Path, config: RunConfig, *, checkpoint_every: int, keep: str, listeners: Sequence[Listener] = ()
+    ) -> None:
         self.path, self.config, self.checkpoint_every, self.keep = path, config, checkpoint_every, keep
+        self.listeners = tuple(listeners)
         self._lease = Lease(path)
         self._epochs_since_save = 0
 
@@ -161,9 +166,14 @@ class RunWriter:
         return self.path / "events.jsonl"
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Appends one line; it is on disk when this returns, or not there at all."""
+        """Appends one line, and then tells the listeners; it is on disk when this returns, or not there at all."""
         self._lease.require()
-        line = (json.dumps({"kind": kind, **facts}) + "\n").encode()
+        told = {"kind": kind, **facts}
+        self._append((json.dumps(told) + "\n").encode())
+        for listener in self.listeners:
+            listener(told)
+
+    def _append(self, line: bytes) -> None:
         try:
             # Unbuffered: a buffer would try again at closing what could not be written, and leave half of it.
             with open(self._events, "ab", buffering=0) as file:
@@ -228,9 +238,12 @@ class Store:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
 
-    def open(self, config: RunConfig, *, checkpoint_every: int = 1, keep: str = "last") -> RunWriter:
+    def open(
+        self, config: RunConfig, *, checkpoint_every: int = 1, keep: str = "last", listeners: Sequence[Listener] = ()
+    ) -> RunWriter:
         """The run's folder, made if it is new, for writing."""
-        return RunWriter(self.root / config.id(), config, checkpoint_every=checkpoint_every, keep=keep)
+        path = self.root / config.id()
+        return RunWriter(path, config, checkpoint_every=checkpoint_every, keep=keep, listeners=listeners)
 
     def find(self, config: RunConfig) -> StoredRun | None:
         """The run of this config, if it was begun."""
