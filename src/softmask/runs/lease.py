@@ -62,6 +62,14 @@ class Lease:
             if self._mine():
                 self.path.unlink()
 
+    def held(self) -> bool:
+        """Whether somebody who is alive holds the folder now."""
+        holder = self._holder()
+        try:
+            return holder is not None and self._alive(holder)
+        except FileNotFoundError:  # given back in between
+            return False
+
     def _claim(self) -> dict[str, Any]:
         return {
             "token": self.token,

@@ -53,6 +53,8 @@ def run(
     sequence = load(config, data)
     writing = store.open(config, checkpoint_every=checkpoint_every, keep=keep, listeners=listeners)
     with _threads(threads), writing as writer:
+        if writer.finished():  # by another process, since we looked
+            return StoredRun(writer.path)
         writer.event("started", stages_done=writer.stages_done(), **circumstances())
         try:
             _learn(config, sequence, writer, watch, tests)

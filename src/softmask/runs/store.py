@@ -188,6 +188,9 @@ class RunWriter:
         except OSError as error:
             raise StoreError(f"cannot write {self._events}: {error}; start the run again when there is room") from None
 
+    def finished(self) -> bool:
+        return StoredRun(self.path).finished
+
     def stages_done(self) -> int:
         return StoredRun(self.path).stages_done()
 
@@ -254,6 +257,10 @@ class Store:
         if run.config != config:
             raise StoreError(f"{path / 'config.json'} was changed after the run began: delete {path} to run it anew")
         return run
+
+    def busy(self, config: RunConfig) -> bool:
+        """Whether a live process writes the run of this config."""
+        return Lease(self.root / config.id()).held()
 
     def runs(self) -> Iterator[StoredRun]:
         """Every readable run; `problems()` tells of the others."""

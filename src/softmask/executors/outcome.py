@@ -1,0 +1,59 @@
+"""The one small interface of all executors: a function and items go in, outcomes come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from softmask.errors import SoftmaskError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+WORKER_DIED = "WorkerDied"
+"""The kind of an outcome whose worker was killed, ran out of memory or lost its machine, as often as it was tried."""
+
+
+class ExecutorError(SoftmaskError):
+    """An executor that cannot do what was asked of it."""
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Item, Result]):
+    """What became of one item: a result, or an error in words with the name of its kind."""
+
+    item: Item
+    result: Result | None = None
+    error: str | None = None
+    kind: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+
+class Executor(Protocol):
+    """Calls a function on every item. An error of one item is its outcome; the others go on."""
+
+    @property
+    def jobs(self) -> int:
+        """How many items are worked on at once."""
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Outcome[Item, Result]]:
+        """One outcome for each item, as they are ready. Closing the iterator stops what still runs."""
+
+
+def attempt(function: Callable[[Item], Result], item: Item) -> Outcome[Item, Result]:
+    """Calls the function; its error is an outcome. Ctrl-C and the end of the process are not."""
+    try:
+        return Outcome(item, result=function(item))
+    except Exception as error:
+        return Outcome(item, error=in_words(error), kind=type(error).__name__)
+
+
+def in_words(error: BaseException) -> str:
+    """Our own errors speak for themselves; others are named."""
+    if isinstance(error, SoftmaskError) and str(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

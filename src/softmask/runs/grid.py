@@ -1,0 +1,188 @@
+"""Methods x sequences x seeds: which runs that makes, how far each is, and running those that are missing."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from softmask.errors import SoftmaskError
+from softmask.executors import WORKER_DIED, Executor, Outcome
+from softmask.learning.catalogue import METHODS
+from softmask.paper import paper_tables
+from softmask.runs.config import RunConfig, make_config
+from softmask.runs.lease import FolderBusyError
+from softmask.runs.run import run
+from softmask.runs.store import Store
+
+PAPER_SEEDS = (1, 2, 3, 4, 5)
+SECONDS_BETWEEN_LOOKS = 1.0
+State = Literal["finished", "failed", "running", "begun", "missing"]
+Changes = Callable[[str, str], Mapping[str, Any]]
+"""What is changed for a method on a sequence."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid and how far it is."""
+
+    config: RunConfig
+    state: State
+    error: str | None = None
+    """Why it failed."""
+    elsewhere: bool = False
+    """Whether another process brought it to its end."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The runs that are wanted, and those that are left out with the reason."""
+
+    configs: tuple[RunConfig, ...]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        methods: Sequence[str],
+        sequences: Sequence[str],
+        seeds: Sequence[int],
+        *,
+        preset: str = "paper",
+        tasks: int | None = None,
+        changes: Changes | Mapping[str, Any] | None = None,
+        named: bool = True,
+    ) -> Grid:
+        """Every method on every sequence with every seed, seeds last: a table's row is complete early.
+
+        Unless methods and sequences were `named` by somebody, what the paper could not afford is left out.
+        """
+        configs: dict[str, RunConfig] = {}
+        left_out = {}
+        for sequence in dict.fromkeys(sequences):
+            for method in dict.fromkeys(methods):
+                reason = None if named else not_in_the_paper(method, sequence)
+                if reason is not None:
+                    left_out[f"{method} on {sequence}"] = reason
+                    continue
+                changed = changes(method, sequence) if callable(changes) else changes
+                for seed in dict.fromkeys(seeds):
+                    config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=changed)
+                    configs[config.id()] = config
+        return cls(tuple(configs.values()), left_out)
+
+    def cells(self, store: Store) -> list[Cell]:
+        """How far each run is."""
+        return [look(config, store) for config in self.configs]
+
+    def run(
+        self,
+        store: Store,
+        executor: Executor,
+        *,
+        data: Path | None = None,
+        keep: str = "last",
+        checkpoint_every: int = 1,
+        retry_failed: bool = False,
+    ) -> Iterator[Cell]:
+        """Runs what is missing; yields every cell once, when it has come to its end, the finished ones first.
+
+        A cell that failed before is not tried again unless `retry_failed`. One that another live process writes is left
+        to it, and waited for after all others; should that process die, the cell is run here.
+        """
+        work = functools.partial(_run_cell, store=store, data=data, keep=keep, checkpoint_every=checkpoint_every)
+        waiting: dict[str, RunConfig] = {}
+        for cell in self.cells(store):
+            if cell.state == "finished" or (cell.state == "failed" and not retry_failed):
+                yield cell
+            else:
+                waiting[cell.config.id()] = cell.config
+        while waiting:
+            free = [config for config in waiting.values() if not store.busy(config)]
+            for outcome in executor.map(work, free):
+                if outcome.kind != FolderBusyError.__name__:
+                    del waiting[outcome.item.id()]
+                    yield _ended(outcome, store)
+            if waiting and not free:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+            elsewhere = [cell for cell in (look(config, store) for config in waiting.values()) if _at_its_end(cell)]
+            for cell in elsewhere:
+                del waiting[cell.config.id()]
+                yield Cell(cell.config, cell.state, cell.error, elsewhere=True)
+
+
+def paper_grid(
+    *,
+    methods: Sequence[str] | None = None,
+    sequences: Sequence[str] | None = None,
+    seeds: Sequence[int] = PAPER_SEEDS,
+    **options: Any,
+) -> Grid:
+    """The runs behind the paper's tables: 17 systems and three ablations on nine sequences, five seeds each.
+
+    CAT on I-100 has no number in the paper and is left out unless both are named.
+    """
+    tables = paper_tables()
+    by_title = {METHODS.load(name).title: name for name in METHODS.names()}
+    titles = [*tables["accuracy"], *(title for title in tables["ablation_accuracy"] if title not in tables["accuracy"])]
+    return Grid.of(
+        list(methods or [by_title[title] for title in titles]),
+        list(sequences or tables["sequences"]),
+        seeds,
+        named=bool(methods and sequences),
+        **options,
+    )
+
+
+def not_in_the_paper(method: str, sequence: str) -> str | None:
+    """Why the paper has no number for a system on one of its sequences; None if it has, or does not know either."""
+    row = paper_tables()["accuracy"].get(METHODS.load(method).title, {})
+    if sequence not in row or row[sequence] is not None:
+        return None
+    return "N/A in the paper: its training time grows with the square of the number of tasks; name both to run it"
+
+
+def look(config: RunConfig, store: Store) -> Cell:
+    """How far a run is."""
+    try:
+        known = store.find(config)
+        if known is not None and known.finished:
+            return Cell(config, "finished")
+        if store.busy(config):
+            return Cell(config, "running")
+        if known is None:
+            return Cell(config, "missing")
+        if known.status == "failed":
+            return Cell(config, "failed", str(known.events("failed")[-1].get("message")))
+        return Cell(config, "begun")
+    except SoftmaskError as error:  # a damaged folder: to be told, not to be run over
+        return Cell(config, "failed", str(error))
+
+
+def _run_cell(config: RunConfig, *, store: Store, data: Path | None, keep: str, checkpoint_every: int) -> None:
+    """What a worker does. Everything worth keeping is in the store."""
+    run(config, store, data=data, keep=keep, checkpoint_every=checkpoint_every)
+
+
+def _ended(outcome: Outcome[RunConfig, None], store: Store) -> Cell:
+    if outcome.ok:
+        return Cell(outcome.item, "finished")
+    if outcome.kind == WORKER_DIED:
+        _note_death(outcome, store)
+    return Cell(outcome.item, "failed", outcome.error)
+
+
+def _note_death(outcome: Outcome[RunConfig, None], store: Store) -> None:
+    """A run that killed its workers could not write so itself; without it, the next grid would fall into the trap."""
+    try:
+        with store.open(outcome.item) as writer:
+            writer.event("failed", reason="worker died", message=outcome.error)
+    except SoftmaskError:
+        pass  # its folder is not ours, or the disk is full: the cell stays unfinished and is tried again
+
+
+def _at_its_end(cell: Cell) -> bool:
+    return cell.state in ("finished", "failed")

@@ -1,0 +1,38 @@
+"""What every executor must do."""
+
+from __future__ import annotations
+
+import pytest
+
+from softmask.executors import Executor, Outcome, ProcessExecutor, SerialExecutor
+from tests.executors.work import odd_ones_fail, square
+
+EXECUTORS: list[Executor] = [SerialExecutor(), ProcessExecutor(jobs=2)]
+each = pytest.mark.parametrize("executor", EXECUTORS, ids=["serial", "processes"])
+
+
+@each
+def test_one_outcome_for_each_item_and_an_error_is_one_too(executor: Executor) -> None:
+    items = [0, 1, 2, 3, 4, 5, 6, 6]
+    outcomes = sorted(executor.map(odd_ones_fail, items), key=lambda outcome: outcome.item)
+    assert outcomes == [
+        Outcome(0, result=0),
+        Outcome(1, error="1 is odd", kind="SoftmaskError"),
+        Outcome(2, result=4),
+        Outcome(3, error="ZeroDivisionError", kind="ZeroDivisionError"),
+        Outcome(4, result=16),
+        Outcome(5, error="MemoryError: no room", kind="MemoryError"),
+        Outcome(6, result=36),
+        Outcome(6, result=36),
+    ]
+    assert [outcome.ok for outcome in outcomes] == [True, False, True, False, True, False, True, True]
+
+
+@each
+def test_no_items_no_outcomes(executor: Executor) -> None:
+    assert list(executor.map(square, [])) == []
+
+
+@each
+def test_tells_how_many_it_works_on_at_once(executor: Executor) -> None:
+    assert executor.jobs >= 1
