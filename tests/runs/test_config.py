@@ -158,6 +158,10 @@ def test_values_out_of_range_are_refused_in_one_line(changes: dict[str, Any], me
     assert "{" not in str(caught.value), "only the field in question is told, not the whole section"
 
 
+def test_all_tasks_by_number_are_all_tasks() -> None:
+    assert make_config("spg", "D-5", tasks=5).id() == make_config("spg", "D-5").id()
+
+
 @pytest.mark.parametrize("tasks", [0, -1, 6])
 def test_the_number_of_tasks_must_fit_the_sequence(tasks: int) -> None:
     with pytest.raises(ConfigError, match=r"D-5 has 5 tasks: tasks must lie in 1\.\.5"):

@@ -44,7 +44,9 @@ class RunConfig:
     def __post_init__(self) -> None:
         METHODS.entry(self.method)
         if ":" not in self.sequence:  # a folder of pictures may be gone by the time its results are read
-            _check_tasks(self.sequence, self.tasks)
+            facts = _check_tasks(self.sequence, self.tasks)
+            if self.tasks == facts.tasks:  # one run, not two
+                object.__setattr__(self, "tasks", None)
         for name, kind in SECTION_TYPES.items():
             # Through the same check as a config from a file, so that 1 and 1.0 do not make two runs of one.
             object.__setattr__(self, name, _validated(kind, dataclasses.asdict(getattr(self, name)), name))
