@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from softmask.analyses import ANALYSES
 from softmask.metrics import FORMULAS
 from tests.cli.command import Ended, softmask
 
@@ -62,3 +63,23 @@ def test_an_empty_store_is_an_error(tmp_path: Path, form: str) -> None:
     assert ended.out == ""
     assert "no finished run in" in ended.errors()[0]
     assert "`softmask run` makes one" in ended.errors()[0]
+
+
+@pytest.mark.parametrize("name", [name for name, analysis in ANALYSES.items() if analysis.needs_runs])
+def test_every_analysis_of_a_small_store_is_a_table_or_says_why_not(with_one: Ended, store: Path, name: str) -> None:
+    told = softmask("analyse", name, "--store", store, "--format", "csv")
+    if told.code == 0:
+        assert len(told.out.splitlines()) > 1
+    else:
+        assert told.code == 1
+        assert f"has what `{name}` shows" in told.errors()[0]
+
+
+def test_latex(with_one: Ended, store: Path) -> None:
+    told = softmask("analyse", "accuracy-by-sequence", "--store", store, "--format", "latex")
+    assert r"\toprule" in told.out
+
+
+def test_a_wrong_format_or_name_is_wrong_usage(store: Path) -> None:
+    assert softmask("analyse", "accuracy", "--format", "pdf").code == 2
+    assert softmask("analyse", "acuracy").code == 2

@@ -12,8 +12,8 @@ from softmask.runs.config import RunConfig, make_config
 from softmask.runs.store import Store, StoredRun
 
 TINY = {"width": 0.0625, "epochs": 2}
-# Times differ between any two runs; what a process was started with differs between a whole run and a resumed one.
-TIMES = ("seconds", "learn_seconds", "end_seconds")
+# Times and memory differ between any two runs; what a process was started with, between a whole run and a resumed one.
+TIMES = ("seconds", "learn_seconds", "end_seconds", "peak_memory")
 
 
 def tiny_config(

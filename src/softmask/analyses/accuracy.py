@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 
+from softmask.analyses.grouping import REFERENCE, Group, changes, finished_groups, setting, training_name
 from softmask.analyses.table import Cell, Table, Value
-from softmask.learning.catalogue import METHODS
-from softmask.learning.training import PRESETS, Training
 from softmask.metrics import FORMULAS, average_accuracy, backward_transfer, forward_transfer
 from softmask.paper import paper_value
-from softmask.runs.config import RunConfig, make_config
 from softmask.runs.store import StoredRun
 
-REFERENCE = "one"
+__all__ = ["REFERENCE", "Measures", "accuracy", "changes", "references", "training_name", "transfer"]
+
+PAPER_TABLES = {"ACC": "accuracy", "FWT": "forward_transfer", "BWT": "backward_transfer"}
+Measures = dict[str, float | None]
+References = Mapping[str, Mapping[str, float]]
+"""What each task reached alone, by its name, for each way to run."""
 
 
 def accuracy(runs: Iterable[StoredRun]) -> Table:
     """One row for each method, sequence and way of training; seeds are averaged."""
-    finished = [run for run in runs if run.finished]
-    alone = {_setting(run.config): _own_accuracies(run) for run in finished if run.config.method == REFERENCE}
-    groups: dict[str, list[StoredRun]] = {}
-    for run in finished:
-        groups.setdefault(_without_seeds(run.config), []).append(run)
-    rows = [_row(members, alone) for members in groups.values()]
+    runs = list(runs)
+    alone = references(runs)
     notes = [f"{name} = {formula}" for name, formula in FORMULAS.items()]
     notes.append("FWT compares with ONE, matched by task, from runs with the same seeds, network and training.")
     return Table(
@@ -33,79 +30,51 @@ def accuracy(runs: Iterable[StoredRun]) -> Table:
             *("sequence", "method", "training", "changed", "seeds"),
             *("ACC", "FWT", "BWT", "paper ACC", "paper FWT", "paper BWT"),
         ),
-        rows=sorted(rows, key=lambda row: tuple(str(cell) for cell in row[:4])),
+        rows=[_row(group, alone) for group in finished_groups(runs)],
         notes=tuple(notes),
+        labels=2,
     )
 
 
-def transfer(run: StoredRun, runs: Iterable[StoredRun]) -> dict[str, float | None]:
+def transfer(run: StoredRun, runs: Iterable[StoredRun]) -> Measures:
     """ACC, FWT and BWT of one run; FWT where the store has the matching run of ONE."""
-    alone = {
-        _setting(other.config): _own_accuracies(other)
-        for other in runs
-        if other.config.method == REFERENCE and other.config.sequence == run.config.sequence and other.finished
-    }
-    return _measures(run, alone)
+    return measures(run, references(other for other in runs if other.config.sequence == run.config.sequence))
 
 
-def _measures(run: StoredRun, alone: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
+def references(runs: Iterable[StoredRun]) -> dict[str, dict[str, float]]:
+    """The finished runs of ONE, by what a run must share with its reference."""
+    return {setting(run.config): own_accuracies(run) for run in runs if run.config.method == REFERENCE and run.finished}
+
+
+def own_accuracies(run: StoredRun) -> dict[str, float]:
+    """What each task reached just after it was learned, by the task's name."""
     matrix = run.accuracies()
-    measures: dict[str, float | None] = {"ACC": average_accuracy(matrix), "FWT": None, "BWT": None}
+    return {name: matrix[task][task] for task, name in run.task_names().items() if task in matrix.get(task, {})}
+
+
+def reached_alone(run: StoredRun, alone: References) -> dict[int, float] | None:
+    """What ONE reached on the run's tasks, by their place. None where the store has no such run."""
+    by_name = alone.get(setting(run.config))
+    if by_name is None:
+        return None
+    return {task: by_name[name] for task, name in run.task_names().items() if name in by_name}
+
+
+def measures(run: StoredRun, alone: References) -> Measures:
+    matrix = run.accuracies()
+    found: Measures = {"ACC": average_accuracy(matrix), "FWT": None, "BWT": None}
     if run.config.method == REFERENCE:
-        return measures
-    measures["BWT"] = backward_transfer(matrix)
-    by_name = alone.get(_setting(run.config))
-    if by_name is not None:
-        names = run.task_names()
-        measures["FWT"] = forward_transfer(matrix, {t: by_name[name] for t, name in names.items() if name in by_name})
-    return measures
+        return found
+    found["BWT"] = backward_transfer(matrix)
+    by_place = reached_alone(run, alone)
+    if by_place is not None:
+        found["FWT"] = forward_transfer(matrix, by_place)
+    return found
 
 
-def _row(runs: list[StoredRun], alone: Mapping[str, Mapping[str, float]]) -> tuple[Cell, ...]:
-    config = runs[0].config
-    title = METHODS.load(config.method).title
-    sequence = config.sequence if config.tasks is None else f"{config.sequence}[:{config.tasks}]"
-    measured = [_measures(run, alone) for run in runs]
-    ours = [Value.of([m[name] for m in measured if m[name] is not None]) for name in FORMULAS]  # type: ignore[misc]
-    tables = ("accuracy", "forward_transfer", "backward_transfer")
-    paper = [None if config.tasks is not None else paper_value(table, title, config.sequence) for table in tables]
-    return (sequence, title, training_name(config.training), changes(config), len(runs), *ours, *paper)
-
-
-def training_name(training: Training) -> str:
-    """The preset, or what is different from the nearest one."""
-    described = []
-    for name, preset in PRESETS.items():
-        given, usual = dataclasses.asdict(training), dataclasses.asdict(preset)
-        described.append((name, [f"{key}={given[key]}" for key in given if given[key] != usual[key]]))
-    name, differences = min(described, key=lambda item: len(item[1]))
-    return " ".join([name, *differences])
-
-
-def changes(config: RunConfig) -> str | None:
-    """What of the network and the method is not as usual: without it, two ways to run would look like one."""
-    usual = make_config(config.method, config.sequence).to_dict()
-    given = config.to_dict()
-    different = [
-        f"{key}={value}"
-        for section in ("network", "settings")
-        for key, value in given[section].items()
-        if value != usual[section][key]
-    ]
-    return " ".join(different) or None
-
-
-def _own_accuracies(run: StoredRun) -> dict[str, float]:
-    """What each task reached alone, by the task's name."""
-    matrix = run.accuracies()
-    return {name: matrix[task][task] for task, name in run.task_names().items()}
-
-
-def _setting(config: RunConfig) -> str:
-    """What a run and its reference must share."""
-    raw = {key: value for key, value in config.to_dict().items() if key not in ("method", "settings")}
-    return json.dumps(raw, sort_keys=True)
-
-
-def _without_seeds(config: RunConfig) -> str:
-    return json.dumps({key: value for key, value in config.to_dict().items() if key != "seeds"}, sort_keys=True)
+def _row(group: Group, alone: References) -> tuple[Cell, ...]:
+    measured = [measures(run, alone) for run in group.runs]
+    ours = [Value.of([value for each in measured if (value := each[name]) is not None]) for name in FORMULAS]
+    paper = [paper_value(PAPER_TABLES[name], group.title, group.config.sequence) for name in FORMULAS]
+    beside = paper if group.whole else [None] * len(paper)
+    return (group.sequence, group.title, group.training, group.changed, len(group.runs), *ours, *beside)

@@ -10,6 +10,7 @@ import torch
 
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import Fit, Fitter, State
+from softmask.learning.memory_use import peak_memory
 from softmask.learning.method import Method
 from softmask.learning.seeds import derive
 from softmask.learning.task import Batches, Task
@@ -100,6 +101,8 @@ def _learn_stage(
         classes=task.classes,
         learn_seconds=learned - start,
         end_seconds=time.monotonic() - learned,
+        images=task.train.count,
+        peak_memory=peak_memory(),
         facts=facts,
     )
 

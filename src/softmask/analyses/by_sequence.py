@@ -1,0 +1,145 @@
+"""The paper's own layout: a row for each system, a column for each sequence, averages, best and second."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from softmask.analyses.accuracy import References, measures, references
+from softmask.analyses.grouping import UNRANKED, Group, finished_groups, is_similar, sequence_order
+from softmask.analyses.identity import footnotes_of
+from softmask.analyses.table import Cell, Table, Value
+from softmask.metrics import FORMULAS
+from softmask.paper import paper_tables, paper_value
+from softmask.runs.store import StoredRun
+
+AVERAGES = {"dissimilar": False, "similar": True}
+Row = dict[str, Group]
+"""The groups of one row, by their sequence."""
+Cells = dict[str, Value]
+
+
+def accuracy_by_sequence(runs: Iterable[StoredRun]) -> Table:
+    return _table(runs, "ACC", "Accuracy after the last task, in percent", _is_main, "accuracy")
+
+
+def forward_transfer(runs: Iterable[StoredRun]) -> Table:
+    return _table(runs, "FWT", "Forward transfer, in percentage points", _is_compared, "forward_transfer")
+
+
+def backward_transfer(runs: Iterable[StoredRun]) -> Table:
+    return _table(runs, "BWT", "Backward transfer, in percentage points", _is_compared, "backward_transfer")
+
+
+def ablation(runs: Iterable[StoredRun]) -> Table:
+    return _table(runs, "ACC", "Accuracy without parts of SPG, in percent", _is_ablation, "ablation_accuracy")
+
+
+def _is_ablation(title: str) -> bool:
+    return title in paper_tables()["ablation_accuracy"]
+
+
+def _is_main(title: str) -> bool:
+    return title == "SPG" or not _is_ablation(title)
+
+
+def _is_compared(title: str) -> bool:
+    return _is_main(title) and title not in UNRANKED
+
+
+def _table(
+    runs: Iterable[StoredRun], measure: str, caption: str, wanted: Callable[[str], bool], paper_table: str
+) -> Table:
+    runs = list(runs)
+    alone = references(runs)
+    groups = [group for group in finished_groups(runs) if wanted(group.title)]
+    sequences = sorted({group.sequence for group in groups}, key=sequence_order)
+    labelled = _rows(groups)
+    cells = {label: _cells(row, measure, alone, paper_table) for label, row in labelled.items()}
+    shown = _with_averages(sequences, cells, paper_table)
+    _rank(cells, shown)
+    rows: list[tuple[Cell, ...]] = [
+        (_bracketed(label[0]), label[1], label[2] or None, *(cells[label].get(column) for column in shown))
+        for label in labelled
+    ]
+    notes = [
+        f"{measure} = {FORMULAS[measure]}; mean and standard deviation over seeds, the paper's number beside ours.",
+        "Best is bold, second underlined, among runs trained alike. An average is over the sequences of its kind shown "
+        "here, for systems that have them all; the paper's beside it is over the same sequences.",
+    ]
+    return Table(f"{caption}, by sequence", ("method", "training", "changed", *shown), rows, tuple(notes))
+
+
+def _rows(groups: Sequence[Group]) -> dict[tuple[str, str, str], Row]:
+    """A system trained in one way is one row, even with settings found for each sequence; of two ways to set it on one
+    sequence each has its own."""
+    variants: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        variants.setdefault((group.title, group.training), []).append(group)
+    rows: dict[tuple[str, str, str], Row] = {}
+    for (title, training), members in variants.items():
+        alone = len({member.sequence for member in members}) == len(members)
+        said = {member.changed or "" for member in members}
+        for member in members:
+            changed = member.changed or ""
+            label = changed if not alone or len(said) == 1 else "by sequence"
+            rows.setdefault((title, training, label), {})[member.sequence] = member
+    return rows
+
+
+def _cells(row: Row, measure: str, alone: References, paper_table: str) -> Cells:
+    found: Cells = {}
+    for sequence, group in row.items():
+        measured = [measures(run, alone) for run in group.runs]
+        value = Value.of([v for each in measured if (v := each[measure]) is not None], signed=measure != "ACC")
+        if value is None:
+            continue
+        paper = paper_value(paper_table, group.title, group.config.sequence) if group.whole else None
+        notes = footnotes_of(group, measured, alone) if measure == "ACC" else ()
+        found[sequence] = dataclasses.replace(value, paper=paper, footnotes=notes)
+    return found
+
+
+def _with_averages(sequences: list[str], cells: Mapping[tuple[str, str, str], Cells], paper_table: str) -> list[str]:
+    """The columns, with an average after each kind of which there are at least two."""
+    columns: list[str] = []
+    for kind, similar in AVERAGES.items():
+        members = [sequence for sequence in sequences if is_similar(sequence) is similar]
+        columns += members
+        if len(members) < 2:
+            continue
+        columns.append(f"{kind} avg.")
+        for row in cells.values():
+            if all(member in row for member in members):
+                row[columns[-1]] = _average([row[member] for member in members])
+    return columns + [sequence for sequence in sequences if is_similar(sequence) is None]
+
+
+def _average(values: Sequence[Value]) -> Value:
+    paper = [value.paper for value in values if value.paper is not None]
+    return Value(
+        sum(value.mean for value in values) / len(values),
+        signed=values[0].signed,
+        paper=sum(paper) / len(paper) if len(paper) == len(values) else None,
+    )
+
+
+def _rank(cells: Mapping[tuple[str, str, str], Cells], columns: Sequence[str]) -> None:
+    """Equal as printed is equal: the paper prints three systems in bold on FE-20."""
+    for training in {label[1] for label in cells}:
+        rows = [row for label, row in cells.items() if label[1] == training and label[0] not in UNRANKED]
+        for column in columns:
+            printed = sorted({_as_printed(row[column]) for row in rows if column in row}, reverse=True)
+            if sum(column in row for row in rows) < 2:
+                continue
+            for row in rows:
+                if column in row and _as_printed(row[column]) in printed[:2]:
+                    row[column] = dataclasses.replace(row[column], rank=printed.index(_as_printed(row[column])) + 1)
+
+
+def _as_printed(value: Value) -> float:
+    return float(value.number(value.mean))
+
+
+def _bracketed(title: str) -> str:
+    return f"({title})" if title in UNRANKED else title

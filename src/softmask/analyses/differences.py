@@ -1,0 +1,55 @@
+"""How far every method lies from SPG, seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from softmask.analyses.accuracy import Measures, measures, references
+from softmask.analyses.grouping import UNRANKED, Group, finished_groups, seeds_of
+from softmask.analyses.statistics import with_interval
+from softmask.analyses.table import Cell, Table, Value
+from softmask.metrics import FORMULAS
+from softmask.runs.store import StoredRun
+
+BASE = "SPG"
+
+
+def differences(runs: Iterable[StoredRun]) -> Table:
+    """Each method minus SPG on the same sequence, trained alike, over the seeds that both have."""
+    runs = list(runs)
+    alone = references(runs)
+    measured: dict[int, dict[str, Measures]] = {}
+    groups = finished_groups(runs)
+    for index, group in enumerate(groups):
+        measured[index] = {seeds_of(run): measures(run, alone) for run in group.runs}
+    bases = {_kind(group): index for index, group in enumerate(groups) if group.title == BASE and not group.changed}
+    rows: list[tuple[Cell, ...]] = []
+    for index, group in enumerate(groups):
+        base = bases.get(_kind(group))
+        if base is None or base == index:
+            continue
+        pairs = [(own, measured[base][seed]) for seed, own in measured[index].items() if seed in measured[base]]
+        if pairs:
+            cells = [_difference(pairs, name, group.title) for name in FORMULAS]
+            rows.append((group.sequence, group.title, group.training, group.changed, len(pairs), *cells))
+    return Table(
+        f"Difference to {BASE}, in percentage points",
+        ("sequence", "method", "training", "changed", "seeds", *FORMULAS),
+        rows,
+        (
+            f"The method's number minus {BASE}'s, averaged over the seeds that both have; in brackets Student's 95 % "
+            "interval of the paired differences, from two seeds on.",
+        ),
+        labels=2,
+    )
+
+
+def _kind(group: Group) -> tuple[str, str]:
+    return group.sequence, group.training
+
+
+def _difference(pairs: list[tuple[Measures, Measures]], name: str, title: str) -> Value | None:
+    if name != "ACC" and title in UNRANKED:
+        return None
+    both = [(own[name], base[name]) for own, base in pairs]
+    return with_interval([own - base for own, base in both if own is not None and base is not None])

@@ -1,0 +1,168 @@
+"""Which runs belong together: those that differ in their seeds alone, and those that may be compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from softmask.errors import SoftmaskError
+from softmask.learning.catalogue import METHODS
+from softmask.learning.training import PRESETS, Training
+from softmask.metrics import average_accuracy
+from softmask.paper import paper_tables
+from softmask.runs.config import RunConfig
+from softmask.runs.store import StoredRun
+from softmask.sequences import sequence_facts
+
+REFERENCE = "one"
+UNRANKED = ("MTL", "ONE")
+"""Not continual learning: they stand in brackets and are compared with nobody."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seeds alone."""
+
+    runs: tuple[StoredRun, ...]
+
+    @property
+    def config(self) -> RunConfig:
+        return self.runs[0].config
+
+    @property
+    def title(self) -> str:
+        return METHODS.load(self.config.method).title
+
+    @property
+    def sequence(self) -> str:
+        return sequence_label(self.config)
+
+    @property
+    def training(self) -> str:
+        return training_name(self.config.training)
+
+    @property
+    def changed(self) -> str | None:
+        return changes(self.config)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all tasks of the sequence were learned: the paper's numbers speak of nothing else."""
+        return self.config.tasks is None
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are."""
+        return max(len(run.accuracies()[max(run.accuracies())]) for run in self.runs)
+
+    @property
+    def order(self) -> tuple[int, str, int, str, str, str]:
+        """As the paper lists sequences and systems; what it does not know comes after."""
+        return (*sequence_order(self.sequence), *method_order(self.title), self.training, self.changed or "")
+
+
+def finished_groups(runs: Iterable[StoredRun]) -> list[Group]:
+    """Finished runs with results, grouped, in the paper's order."""
+    groups: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        if run.finished and run.accuracies():
+            groups.setdefault(without_seeds(run.config), []).append(run)
+    members = (sorted(group, key=lambda run: str(run.config.seeds)) for group in groups.values())
+    return sorted((Group(tuple(group)) for group in members), key=lambda group: group.order)
+
+
+def best_settings(groups: Iterable[Group]) -> list[Group]:
+    """Of several ways to set a method, the one with the best accuracy in validation: test sets choose nothing."""
+    best: dict[tuple[str, str, str], Group] = {}
+    for group in groups:
+        kind = (group.sequence, group.training, group.title)
+        if kind not in best or _validated(group) > _validated(best[kind]):
+            best[kind] = group
+    return list(best.values())
+
+
+def _validated(group: Group) -> float:
+    return sum(average_accuracy(run.accuracies("validation")) for run in group.runs) / len(group.runs)
+
+
+def sequence_label(config: RunConfig) -> str:
+    return config.sequence if config.tasks is None else f"{config.sequence}[:{config.tasks}]"
+
+
+def sequence_order(label: str) -> tuple[int, str]:
+    known = list(paper_tables()["sequences"])
+    return (known.index(label) if label in known else len(known), label)
+
+
+def method_order(title: str) -> tuple[int, str]:
+    known = [*paper_tables()["accuracy"], *paper_tables()["ablation_accuracy"]]
+    return (known.index(title) if title in known else len(known), title)
+
+
+@functools.cache
+def is_similar(sequence: str) -> bool | None:
+    """Whether the tasks of a sequence, by its label, share what they teach. None where it can no longer be told."""
+    try:
+        return sequence_facts(sequence.split("[:")[0]).similar
+    except SoftmaskError:
+        return None  # a folder of pictures that is gone
+
+
+def seeds_of(run: StoredRun) -> str:
+    return json.dumps(dataclasses.asdict(run.config.seeds), sort_keys=True)
+
+
+def setting(config: RunConfig) -> str:
+    """What a run and its reference must share."""
+    raw = {key: value for key, value in config.to_dict().items() if key not in ("method", "settings")}
+    return json.dumps(raw, sort_keys=True)
+
+
+def without_seeds(config: RunConfig) -> str:
+    return json.dumps({key: value for key, value in config.to_dict().items() if key != "seeds"}, sort_keys=True)
+
+
+@functools.cache
+def training_name(training: Training) -> str:
+    """The preset, or what is different from the nearest one."""
+    described = []
+    for name, preset in PRESETS.items():
+        given, usual = dataclasses.asdict(training), dataclasses.asdict(preset)
+        described.append((name, [f"{key}={given[key]}" for key in given if given[key] != usual[key]]))
+    name, differences = min(described, key=lambda item: len(item[1]))
+    return " ".join([name, *differences])
+
+
+def changes(config: RunConfig) -> str | None:
+    """What of the network and the method is not as usual: without it, two ways to run would look like one."""
+    given = config.to_dict()
+    different = [
+        f"{key}={value}"
+        for section, usual in _usual(config.method, config.sequence).items()
+        for key, value in given[section].items()
+        if key in usual and value != usual[key]
+    ]
+    return " ".join(different) or None
+
+
+@functools.cache
+def _usual(method: str, sequence: str) -> dict[str, dict[str, object]]:
+    settings = dataclasses.asdict(METHODS.load(method).Settings())
+    try:
+        facts = sequence_facts(sequence)
+    except SoftmaskError:
+        return {"settings": settings}  # a folder of pictures that is gone
+    network = {"width": facts.width, "drop1": facts.drop1, "drop2": facts.drop2}
+    return {"network": network, "settings": settings}
+
+
+def milestones(tasks: int, first: int = 1) -> dict[str, int]:
+    """The paper looks after task 1 (or 2), T/2 and T: label -> number of tasks learned, each number once."""
+    found: dict[str, int] = {}
+    for label, count in ((str(first), first), ("T/2", tasks // 2), ("T", tasks)):
+        if first <= count <= tasks and count not in found.values():
+            found[label] = count
+    return found

@@ -1,0 +1,53 @@
+"""Paired differences to SPG: over common seeds, with Student's interval."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from softmask.analyses.differences import differences
+from softmask.analyses.statistics import slope, student, with_interval
+from softmask.runs.config import make_config
+from softmask.runs.store import Store
+from tests.analyses.made import row, stored, triangle
+
+
+def test_over_the_seeds_that_both_have(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed, spg, ncl in ((1, 70.0, 50.0), (2, 72.0, 55.0), (3, 90.0, 71.0)):
+        stored(store, make_config("spg", "C-10", seed=seed), triangle([[90], [spg, spg]]))
+        stored(store, make_config("ncl", "C-10", seed=seed), triangle([[90], [ncl, ncl]]))
+    stored(store, make_config("ncl", "C-10", seed=4), triangle([[90], [1, 1]]))
+    told = row(differences(store.runs()), method="NCL")
+    assert told["seeds"] == 3
+    pairs = [-20.0, -17.0, -19.0]
+    expected = stats.ttest_1samp(pairs, 0).confidence_interval(0.95)
+    assert told["ACC"].mean == pytest.approx(sum(pairs) / 3)
+    assert told["ACC"].interval == pytest.approx((expected.low, expected.high))
+
+
+def test_one_seed_has_no_interval_and_references_have_no_transfer(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for method in ("spg", "one"):
+        stored(store, make_config(method, "C-10"), triangle([[90], [70, 80]]))
+    told = row(differences(store.runs()), method="ONE")
+    assert told["ACC"].interval is None
+    assert (told["FWT"], told["BWT"]) == (None, None)
+
+
+def test_only_what_was_trained_alike_is_compared(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, make_config("spg", "C-10"), triangle([[90], [70, 80]]))
+    stored(store, make_config("ncl", "C-10", preset="short"), triangle([[90], [70, 80]]))
+    stored(store, make_config("ncl", "C-20"), triangle([[90], [70, 80]]))
+    assert differences(store.runs()).rows == []
+
+
+def test_statistics() -> None:
+    assert student(4) == pytest.approx(stats.t.ppf(0.975, 4))
+    assert with_interval([]) is None
+    assert slope([5.0]) is None
+    assert slope([1.0, 3.0, 5.0, 7.0]) == pytest.approx(2)
+    assert slope([4.0, 1.0, 7.0, 2.0, 9.0]) == pytest.approx(stats.linregress(range(5), [4, 1, 7, 2, 9]).slope)
