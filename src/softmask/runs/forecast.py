@@ -28,6 +28,11 @@ class Forecast:
     seconds: float
     memory_bytes: int
     disk_bytes: int
+    """While it runs."""
+    kept_bytes: int
+    """Once it is finished, with the last checkpoint kept."""
+    all_kept_bytes: int
+    """The same with the checkpoints of all tasks."""
     note: str
 
     def lines(self) -> list[str]:
@@ -62,11 +67,14 @@ def forecast(config: RunConfig, sequence: TaskSequence) -> Forecast:
     images += sum(test.images.nbytes for test in sequence.tests)
     # The network, its gradients, the best state so far and the state that is being saved; then what is remembered.
     memory = network * (4 + cost.kept_copies) + images + 300 * 2**20
+    kept = int(network * (1 + cost.kept_copies))
     return Forecast(
         steps=epochs * sum(len(stage.train) for stage in stages),
         seconds=trained * _seconds_an_image(plain, sequence, config),
         memory_bytes=int(memory),
-        disk_bytes=int(network * (1 + cost.kept_copies) * 2 + 2 * network),
+        disk_bytes=2 * kept + 2 * network,
+        kept_bytes=kept,
+        all_kept_bytes=kept * len(stages),
         note=cost.note,
     )
 

@@ -93,7 +93,10 @@ class Grid:
         A cell that failed before is not tried again unless `retry_failed`. One that another live process writes is left
         to it, and waited for after all others; should that process die, the cell is run here.
         """
-        work = functools.partial(_run_cell, store=store, data=data, keep=keep, checkpoint_every=checkpoint_every)
+        store = Store(store.root.absolute())  # workers may stand elsewhere
+        work = functools.partial(
+            _run_cell, store=store, data=data and data.absolute(), keep=keep, checkpoint_every=checkpoint_every
+        )
         waiting: dict[str, RunConfig] = {}
         for cell in self.cells(store):
             if cell.state == "finished" or (cell.state == "failed" and not retry_failed):

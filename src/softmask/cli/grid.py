@@ -1,0 +1,179 @@
+"""`softmask grid`: methods x sequences x seeds, run or continued until nothing is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from softmask.cli import options
+from softmask.cli.grid_display import GridDisplay, cell_name
+from softmask.cli.printing import out, problem, tell
+from softmask.executors import NAMES, RayExecutor, make_executor
+from softmask.learning.catalogue import METHODS
+from softmask.runs.config import ConfigError
+from softmask.runs.grid import Cell, Grid, paper_grid
+from softmask.runs.grid_file import GridFile, parse_seeds, read_grid_file
+from softmask.runs.grid_forecast import GridForecast, forecast_grid
+from softmask.runs.settings_file import settings_changes
+from softmask.runs.store import Store
+
+ALL = "all"
+Names = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in `spg,ncl,one`, or `all`.")]
+Sequences = Annotated[list[str] | None, typer.Option("--sequences", "-s", help="As in `D-5,R-10`.")]
+Seeds = Annotated[str | None, typer.Option("--seeds", help="As in `1-5` or `1,2,7`.")]
+File = Annotated[Path | None, typer.Option("--file", "-f", help="All of this in a TOML or YAML file; flags go before.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes; by default one for each core.")]
+ExecutorName = Annotated[str, typer.Option("--executor", help=f"Where cells run: {', '.join(NAMES)}.")]
+
+
+def grid_command(
+    methods: Names = None,
+    sequences: Sequences = None,
+    seeds: Seeds = None,
+    file: File = None,
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's cells: 760, and 135 ablations.")] = False,
+    preset: Annotated[str | None, typer.Option("--preset", "-p", help="`paper` (default), or `short`.")] = None,
+    tasks: options.Tasks = None,
+    data: options.Data = None,
+    store: options.StorePath = options.DEFAULT_STORE,
+    settings: options.Settings = None,
+    change: options.Changes = None,
+    executor: ExecutorName = "processes",
+    jobs: Jobs = None,
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; `auto` for this machine's.")] = None,
+    cpus: Annotated[float, typer.Option(min=0, help="Processors that a cell takes on a Ray cluster.")] = 1.0,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs that a cell takes on a Ray cluster.")] = 0.0,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try cells again that failed before.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell cells, time, memory and disk.")] = False,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs that a kill may cost at most.")] = 1,
+    keep: Annotated[str, typer.Option(help="Which task checkpoints to keep: `last` or `all`.")] = "last",
+    as_json: options.AsJson = False,
+) -> None:
+    """Run methods x sequences x seeds. Run it again, or beside itself: only what is missing is done.
+
+    Example: `softmask grid --methods one,ncl,spg --sequences D-5 --seeds 1-3 --preset short`
+    """
+    if keep not in ("last", "all"):
+        raise typer.BadParameter(f"{keep!r} is neither `last` nor `all`", param_hint="--keep")
+    wanted = _with_flags(
+        read_grid_file(file) if file else GridFile(), methods, sequences, seeds, paper, preset, tasks, settings
+    )
+    grid = make_grid(wanted, options.parse_changes(change))
+    workers = make_executor(executor, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
+    kept = Store(store)
+    for name, reason in grid.left_out.items():
+        tell(f"left out: {name}: {reason}")
+    if dry_run:
+        slots = 1 if isinstance(workers, RayExecutor) and address is None else workers.jobs
+        _foretell(grid, kept, forecast_grid(grid.cells(kept), kept, data, jobs=slots, keep=keep), as_json)
+        return
+    ended = []
+    with GridDisplay(grid.cells(kept), workers.jobs, retry_failed=retry_failed) as display:
+        for cell in grid.run(
+            kept, workers, data=data, keep=keep, checkpoint_every=checkpoint_every, retry_failed=retry_failed
+        ):
+            ended.append(cell)
+            display.ended(cell)
+    _show(grid, ended, store, as_json)
+
+
+def _with_flags(
+    file: GridFile,
+    methods: list[str] | None,
+    sequences: list[str] | None,
+    seeds: str | None,
+    paper: bool,
+    preset: str | None,
+    tasks: int | None,
+    settings: str | None,
+) -> GridFile:
+    """What a flag says goes before what the file says."""
+    return GridFile(
+        methods=_split(methods) or file.methods,
+        sequences=_split(sequences) or file.sequences,
+        seeds=parse_seeds(seeds) if seeds else file.seeds,
+        paper=paper or file.paper,
+        preset=preset or file.preset,
+        tasks=tasks or file.tasks,
+        settings=settings or file.settings,
+        set=file.set,
+        method=file.method,
+    )
+
+
+def _split(given: list[str] | None) -> list[str] | None:
+    """Names with commas between; a sequence called by a path is taken as it is."""
+    if not given:
+        return None
+    return [name.strip() for text in given for name in ([text] if ":" in text else text.split(",")) if name.strip()]
+
+
+def make_grid(wanted: GridFile, by_hand: Mapping[str, Any]) -> Grid:
+    """The cells; `by_hand` goes before all other changes."""
+    for method in wanted.method:
+        METHODS.entry(method)
+
+    def changes(method: str, sequence: str) -> dict[str, Any]:
+        found = {} if wanted.settings is None else settings_changes(wanted.settings, method, sequence)
+        layers = [found, wanted.set, wanted.method.get(method, {}), by_hand]
+        merged: dict[str, Any] = {}
+        for layer in layers:  # a name that comes again goes to the end: the last word counts
+            merged = {name: value for name, value in merged.items() if name not in layer} | dict(layer)
+        return merged
+
+    every = ALL in (wanted.methods or ())
+    methods = METHODS.names() if every else wanted.methods
+    common: dict[str, Any] = {"preset": wanted.preset or "paper", "tasks": wanted.tasks, "changes": changes}
+    if wanted.paper:
+        seeds = {"seeds": wanted.seeds} if wanted.seeds else {}
+        return paper_grid(methods=methods, sequences=wanted.sequences, **seeds, **common)
+    if not methods or not wanted.sequences:
+        raise ConfigError("which cells? give --methods and --sequences, a --file with them, or --paper")
+    return Grid.of(methods, wanted.sequences, wanted.seeds or [1], named=not every, **common)
+
+
+def _plain(cell: Cell) -> dict[str, Any]:
+    config = cell.config
+    return {
+        "id": config.id(),
+        "method": config.method,
+        "sequence": config.sequence,
+        "seed": config.seeds.order,
+        "state": cell.state,
+        "error": cell.error,
+    }
+
+
+def _foretell(grid: Grid, store: Store, expected: GridForecast, as_json: bool) -> None:
+    if as_json:
+        plain = {**asdict(expected), "cells": [_plain(cell) for cell in expected.cells]}
+        out.print_json(json.dumps({**plain, "left_out": grid.left_out, "store": str(store.root)}))
+        return
+    for line in expected.lines():
+        out.print(line)
+
+
+def _show(grid: Grid, ended: list[Cell], store: Path, as_json: bool) -> None:
+    place = {config.id(): number for number, config in enumerate(grid.configs)}
+    ended.sort(key=lambda cell: place[cell.config.id()])
+    failed = [cell for cell in ended if cell.state == "failed"]
+    if as_json:
+        told = {"store": str(store), "cells": [_plain(cell) for cell in ended], "left_out": grid.left_out}
+        out.print_json(json.dumps(told))
+    else:
+        out.print(f"{len(ended)} cells: {len(ended) - len(failed)} finished, {len(failed)} failed")
+        out.print(f"results: {store}; next: softmask analyse accuracy --store {store}")
+    by_error: dict[str | None, list[Cell]] = {}
+    for cell in failed:
+        by_error.setdefault(cell.error, []).append(cell)
+    for error, cells in by_error.items():
+        more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
+        problem(f"{cell_name(cells[0].config)}{more}: {error}")
+    if failed:
+        tell("what failed while it learned is tried again only with --retry-failed")
+        raise typer.Exit(1)

@@ -1,0 +1,132 @@
+"""A grid as a TOML or YAML file.
+
+methods = ["spg", "spg-hard"]
+sequences = ["D-5"]
+seeds = "1-5"
+preset = "short"
+
+[set]                      # for every cell
+epochs = 3
+network.width = 0.5
+
+[method.spg-hard]          # for the cells of one method
+settings.threshold = 0.5
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from softmask.errors import nearest
+from softmask.runs.config import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridFile:
+    """What such a file may say; all of it may also be said by flags."""
+
+    methods: list[str] | None = None
+    sequences: list[str] | None = None
+    seeds: list[int] | None = None
+    paper: bool = False
+    preset: str | None = None
+    tasks: int | None = None
+    settings: str | None = None
+    set: dict[str, Any] = field(default_factory=dict)
+    """Changes of every cell, by the full names of the fields."""
+    method: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Changes of the cells of one method."""
+
+
+def read_grid_file(path: Path) -> GridFile:
+    content = _read(path)
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{path}: expected fields as in `methods = [...]`, not {type(content).__name__}")
+    known = [each.name for each in fields(GridFile)]
+    for name in content:
+        if name not in known:
+            raise ConfigError(
+                f"{path}: there is no field {name!r}{nearest(str(name), known)} (known: {', '.join(known)})"
+            )
+    return GridFile(**{name: _field(path, name, value) for name, value in content.items()})
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`1-5`, `1,2,7` or both."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise ConfigError(f"seeds are given as in 1-5 or 1,2,7, not as {text!r}")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def _read(path: Path) -> Any:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise ConfigError(f"there is no grid file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    if path.suffix == ".toml":
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path} is no TOML: {error}") from None
+    if path.suffix in (".yaml", ".yml"):
+        return _read_yaml(path, text)
+    raise ConfigError(f"{path}: a grid file ends in .toml, .yaml or .yml")
+
+
+def _read_yaml(path: Path, text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise ConfigError(f"{path}: YAML needs PyYAML: pip install 'softmask[yaml]', or write TOML") from None
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+
+
+def _field(path: Path, name: str, value: Any) -> Any:
+    """Checked, and in the form that a GridFile has."""
+    if name in ("methods", "sequences") and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return value
+    if name == "seeds":
+        if isinstance(value, str):
+            return parse_seeds(value)
+        if isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+            return value
+    if name in ("preset", "settings") and isinstance(value, str):
+        return value
+    if name == "tasks" and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if name == "paper" and isinstance(value, bool):
+        return value
+    if name == "set" and isinstance(value, Mapping):
+        return _flat(value)
+    if name == "method" and isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values()):
+        return {str(method): _flat(changes) for method, changes in value.items()}
+    raise ConfigError(f"{path}: {name} cannot be {value!r}")
+
+
+def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
+    """`network = {width = 1}` and `"network.width" = 1` say the same."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{key}": one for key, one in _flat(value).items()}
+        else:
+            found[str(name)] = value
+    return found

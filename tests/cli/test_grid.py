@@ -1,0 +1,133 @@
+"""`softmask grid`: which cells, what it says, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from softmask.runs.store import Store
+from tests.cli.command import Ended, softmask
+
+TINY = ["--sequences", "D-5", "--preset", "short", "--tasks", "2", "--set", "width=0.0625", "--set", "epochs=1"]
+
+
+def grid(store: Path, *arguments: object) -> Ended:
+    return softmask("grid", *TINY, "--store", store, "--executor", "serial", *arguments)
+
+
+def test_runs_all_cells_and_then_has_nothing_to_do(tmp_path: Path) -> None:
+    first = grid(tmp_path, "--methods", "ncl,one", "--seeds", "1-2")
+    assert (first.code, first.errors()) == (0, [])
+    assert "4 cells: 4 finished, 0 failed" in first.out
+    assert "[4/4] one on D-5, seed 2: finished" in first.err
+    assert "left" in first.err
+    again = grid(tmp_path, "--methods", "ncl,one", "--seeds", "1-2", "--json")
+    told = again.json()
+    assert [(c["method"], c["seed"], c["state"]) for c in told["cells"]] == [
+        (method, seed, "finished") for method in ("ncl", "one") for seed in (1, 2)
+    ]
+    assert {cell["id"] for cell in told["cells"]} == {run.path.name for run in Store(tmp_path).runs()}
+    assert "4 cells, 4 already there" in again.err
+    assert all(len(run.events("started")) == 1 for run in Store(tmp_path).runs())
+
+
+def test_a_failed_cell_is_told_and_the_others_are_run(tmp_path: Path) -> None:
+    file = tmp_path / "grid.toml"
+    file.write_text('methods = ["hat", "ncl"]\n[method.hat]\ntraining.lr = 1e30\n')
+    ended = grid(tmp_path / "store", "--file", file)
+    assert ended.code == 1
+    assert "2 cells: 1 finished, 1 failed" in ended.out
+    (error,) = ended.errors()
+    assert error.startswith("error: hat on D-5, seed 1: training on")
+    again = grid(tmp_path / "store", "--file", file)
+    assert again.code == 1, "a failure stays one"
+    assert len(again.errors()) == 1
+    assert "0 at" not in again.err
+    (failed,) = [run for run in Store(tmp_path / "store").runs() if run.status == "failed"]
+    assert len(failed.events("started")) == 1
+    grid(tmp_path / "store", "--file", file, "--retry-failed")
+    assert len(failed.events("started")) == 2
+
+
+def test_equal_errors_are_told_once(tmp_path: Path) -> None:
+    ended = softmask(
+        "grid", "-m", "ncl,spg", "-s", "C-10", "--seeds", "1-3", "--executor", "serial", "--store", tmp_path
+    )
+    assert ended.code == 1
+    (error,) = ended.errors()
+    assert "ncl on C-10, seed 1 and 5 more: C-10 needs" in error
+
+
+def test_dry_run_tells_and_writes_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    told = grid(store, "--methods", "ncl,spg", "--seeds", "1-3", "--dry-run")
+    assert told.code == 0
+    assert "spg on D-5: 3 missing" in told.out
+    assert "cells   6: 6 missing" in told.out
+    assert {line.split()[0] for line in told.out.splitlines()[-4:]} == {"cells", "time", "memory", "disk"}
+    assert not store.exists()
+    grid(store, "--methods", "ncl", "--seeds", "2")
+    plain = grid(store, "--methods", "ncl,spg", "--seeds", "1-3", "--dry-run", "--json").json()
+    assert [cell["state"] for cell in plain["cells"]].count("finished") == 1
+    assert plain["seconds"] > 0
+    assert plain["memory_bytes"] > 2**20
+    assert plain["disk_bytes"] > 0
+
+
+def test_dry_run_says_where_it_cannot_tell(tmp_path: Path) -> None:
+    told = softmask("grid", "-m", "ncl", "-s", "C-10", "--dry-run", "--store", tmp_path)
+    assert told.code == 0
+    assert "nothing can be told of C-10: C-10 needs" in told.out
+
+
+def test_the_papers_cells_are_known(tmp_path: Path) -> None:
+    told = softmask("grid", "--paper", "--dry-run", "--store", tmp_path, "--json")
+    plain = told.json()
+    assert len(plain["cells"]) == 895
+    assert list(plain["left_out"]) == ["cat on I-100"]
+    assert "left out: cat on I-100: N/A in the paper" in told.err
+    part = softmask("grid", "--paper", "-s", "FE-10", "--seeds", "1", "--dry-run", "--store", tmp_path, "--json").json()
+    assert len(part["cells"]) == 20
+
+
+def test_all_methods_leave_out_what_the_paper_left_out(tmp_path: Path) -> None:
+    told = softmask("grid", "-m", "all", "-s", "I-100,C-10", "--dry-run", "--store", tmp_path, "--json").json()
+    assert list(told["left_out"]) == ["cat on I-100"]
+    named = softmask("grid", "-m", "cat", "-s", "I-100", "--dry-run", "--store", tmp_path, "--json").json()
+    assert (len(named["cells"]), named["left_out"]) == (1, {})
+
+
+def test_settings_files_and_changes_by_hand(tmp_path: Path) -> None:
+    folder = tmp_path / "found"
+    (folder / "D-5").mkdir(parents=True)
+    found = {"format": 1, "method": "spg", "sequence": "D-5", "network": {"drop1": 0.01, "drop2": 0.3}}
+    (folder / "D-5" / "spg.json").write_text(json.dumps(found))
+    store = tmp_path / "store"
+    ended = grid(store, "-m", "spg,ncl", "--settings", folder, "--set", "drop2=0.4", "--tasks", "1")
+    assert ended.code == 0
+    assert "the defaults are used for ncl on D-5" in ended.err
+    drops = {run.config.method: (run.config.network.drop1, run.config.network.drop2) for run in Store(store).runs()}
+    assert drops == {"spg": (0.01, 0.4), "ncl": (drops["ncl"][0], 0.4)}
+    assert drops["ncl"][0] != 0.01
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-m", "spg"], "which cells? give --methods and --sequences"),
+        (["-m", "sgp", "-s", "D-5"], "did you mean 'spg'?"),
+        (["-m", "spg", "-s", "d5"], "did you mean 'D-5'?"),
+        (["-m", "spg", "-s", "D-5", "--seeds", "5-1"], "seeds are given as in 1-5"),
+        (["-m", "spg", "-s", "D-5", "--executor", "process"], "did you mean 'processes'?"),
+        (["-m", "spg,ncl", "-s", "D-5", "--set", "settings.strength=3"], "there is no field 'settings.strength'"),
+        (["-m", "spg", "-s", "D-5", "--file", "missing.toml"], "there is no grid file missing.toml"),
+        (["-m", "spg", "-s", "D-5", "--keep", "some"], "neither"),
+    ],
+)
+def test_wrong_usage(tmp_path: Path, arguments: list[str], told: str) -> None:
+    ended = softmask("grid", *arguments, "--store", tmp_path)
+    assert ended.code == 2
+    assert told in ended.err.replace("\n", " ")
+    assert list(tmp_path.iterdir()) == []
