@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from softmask.analyses import by_sequence
 from softmask.analyses.accuracy import accuracy
 from softmask.analyses.capacity import capacity, cross_head
+from softmask.analyses.claims import claims
 from softmask.analyses.cost import cost
 from softmask.analyses.curves import accuracy_matrix, transfer_curve
 from softmask.analyses.differences import differences
 from softmask.analyses.identity import identity
 from softmask.analyses.mechanism import mechanism
 from softmask.analyses.network_size import network_size
+from softmask.analyses.pruning import pruning
+from softmask.analyses.representation import representation
 from softmask.analyses.table import Table
 from softmask.errors import UnknownName
 from softmask.runs.store import StoredRun
@@ -74,6 +77,17 @@ _ALL = (
     ),
     Analysis("transfer-curve", transfer_curve, "forward transfer of each task, and its slope", "figures 3 and 5"),
     Analysis("matrix", accuracy_matrix, "accuracy on each task after each task"),
+    Analysis(
+        "pruning",
+        pruning,
+        "accuracy of the first task without some of the backbone's parameters",
+        "table 6",
+        "pruning_accuracy_first_task",
+    ),
+    Analysis(
+        "representation", representation, "what the features are worth for other data, task by task", "figures 4 and 6"
+    ),
+    Analysis("claims", claims, "each comparative sentence of the paper: held, not held or no data", "section 4"),
     Analysis("cost", cost, "time, throughput, memory and disk, and how they grow"),
     Analysis("identity", identity, "accuracies that the transfers contradict, the paper's and ours"),
     Analysis(

@@ -1,0 +1,64 @@
+"""Each comparative sentence of the paper as a predicate: held, not held, or no data, with the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from softmask.analyses.claim_checks import Finding
+from softmask.analyses.evidence import Numbers, paper_numbers, store_numbers
+from softmask.analyses.paper_claims import CLAIMS, Claim
+from softmask.analyses.table import Cell, Table
+from softmask.runs.store import StoredRun
+
+HELD, NOT_HELD, NO_DATA = "held", "not held", "no data"
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the numbers say of a claim."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def word(self) -> str:
+        if not self.findings:
+            return NO_DATA
+        return HELD if all(finding.holds for finding in self.findings) else NOT_HELD
+
+    @property
+    def count(self) -> str:
+        return f"{sum(finding.holds for finding in self.findings)} of {len(self.findings)}" if self.findings else ""
+
+    def numbers(self) -> str:
+        """What speaks against the claim; if nothing does, the first of what speaks for it."""
+        told = [finding.text for finding in self.findings if not finding.holds] or [f.text for f in self.findings]
+        more = f"; and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
+        return "; ".join(told[:SHOWN]) + more
+
+
+def judge(claim: Claim, numbers: Numbers) -> Verdict:
+    return Verdict(tuple(claim.check(numbers)))
+
+
+def claims(runs: Iterable[StoredRun]) -> Table:
+    """Every claim by every way of training in the store, beside what the paper's own numbers say."""
+    paper, ours = paper_numbers(), store_numbers(runs)
+    rows: list[tuple[Cell, ...]] = []
+    for claim in CLAIMS:
+        printed = judge(claim, paper)
+        beside = f"{printed.word} {printed.count}".strip()
+        for training, numbers in ours.items():
+            found = judge(claim, numbers)
+            told = (found.word, found.count or None, found.numbers() or None)
+            rows.append((claim.sentence, claim.section, training, *told, beside, claim.name))
+    return Table(
+        "What the paper says, and what these runs say",
+        ("claim", "section", "training", "verdict", "comparisons", "numbers", "paper's own numbers", "name"),
+        rows,
+        (
+            "A claim holds if every comparison that the runs allow holds; shown are those that do not, else the first. "
+            "Only whole sequences of the paper count. Words such as 'slightly' were given a number in the code.",
+        ),
+    )

@@ -1,0 +1,103 @@
+"""The numbers that claims are judged by: the paper's, or a store's for one way of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from softmask.analyses.accuracy import PAPER_TABLES, References, measures, references
+from softmask.analyses.capacity import CROSS_HEAD, blocked_share, facts_after, paper_blocked, paper_cross_head, parts_of
+from softmask.analyses.curves import group_curves
+from softmask.analyses.grouping import Group, best_settings, finished_groups, milestones
+from softmask.analyses.network_size import paper_problem
+from softmask.analyses.pruning import STRATEGIES, pruned_accuracy
+from softmask.analyses.representation import representation_curves
+from softmask.analyses.statistics import slope
+from softmask.analyses.table import Value
+from softmask.learning.catalogue import METHODS
+from softmask.paper import paper_tables, paper_value
+from softmask.runs.store import StoredRun
+
+Key = tuple[str, ...]
+"""What is measured, of which system, on which sequence, and where that is not enough, more."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers by what they say: ("ACC", "SPG", "C-10") or ("blocked", "HAT", "C-10", "conv1", "T/2")."""
+
+    known: dict[Key, float]
+
+    def get(self, *key: str) -> float | None:
+        return self.known.get(key)
+
+
+def paper_numbers() -> Numbers:
+    """What the paper prints."""
+    known: dict[Key, float | None] = {}
+    tables = paper_tables()
+    titles = [*tables["accuracy"], *tables["ablation_accuracy"]]
+    for sequence in tables["sequences"]:
+        for title in titles:
+            known["ACC", title, sequence] = paper_value("ablation_accuracy", title, sequence)
+            for measure, table in PAPER_TABLES.items():
+                found = paper_value(table, title, sequence)
+                known[measure, title, sequence] = known.get((measure, title, sequence)) if found is None else found
+            known["size", title, sequence] = paper_value("network_size_millions", title, sequence)
+            for part in tables["blocked_share"]:
+                for label in ("1", "T/2", "T"):
+                    known["blocked", title, sequence, part, label] = paper_blocked(part, label, title, sequence)
+        for label in ("2", "T/2", "T"):
+            for name in CROSS_HEAD:
+                known["cross-head", "SPG", sequence, label, name] = paper_cross_head(sequence, label, name)
+        for strategy in STRATEGIES:
+            known["pruned", "SPG", sequence, strategy] = paper_value("pruning_accuracy_first_task", strategy, sequence)
+    return Numbers({key: value for key, value in known.items() if value is not None})
+
+
+def store_numbers(runs: Iterable[StoredRun]) -> dict[str, Numbers]:
+    """A store's numbers on the paper's sequences, for each way of training."""
+    runs = list(runs)
+    alone = references(runs)
+    known: dict[str, dict[Key, float | None]] = {}
+    for group in best_settings(finished_groups(runs)):
+        if group.whole and group.sequence in paper_tables()["sequences"]:
+            known.setdefault(group.training, {}).update(_of_group(group, alone))
+    for curve in representation_curves(runs):
+        if curve.group.training in known:
+            for learned, value in curve.points.items():
+                key = ("representation", curve.group.title, curve.group.sequence, str(learned))
+                known[curve.group.training][key] = value.mean
+    return {
+        training: Numbers({key: value for key, value in found.items() if value is not None})
+        for training, found in known.items()
+    }
+
+
+def _of_group(group: Group, alone: References) -> dict[Key, float | None]:
+    title, sequence = group.title, group.sequence
+    measured = [measures(run, alone) for run in group.runs]
+    found: dict[Key, float | None] = {
+        (measure, title, sequence): _mean([v for each in measured if (v := each[measure]) is not None])
+        for measure in PAPER_TABLES
+    }
+    for label, learned in milestones(group.tasks).items():
+        for part in parts_of([group]):
+            value = blocked_share(group, part, learned)
+            found["blocked", title, sequence, part, label] = value.mean if value else None
+    for label, learned in milestones(group.tasks, first=2).items():
+        facts = [facts_after(run, learned) for run in group.runs]
+        for name in CROSS_HEAD:
+            found["cross-head", title, sequence, label, name] = _mean([f[name] for f in facts if name in f])
+    slopes = [slope(curve) for curve in group_curves(group, alone)]
+    found["slope", title, sequence] = _mean([each for each in slopes if each is not None])
+    for strategy in STRATEGIES:
+        value = pruned_accuracy(group, strategy)
+        found["pruned", title, sequence, strategy] = value.mean if value else None
+    found["size", title, sequence] = METHODS.load(group.config.method).learnable(paper_problem(sequence)) / 1e6
+    return found
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    value = Value.of(values)
+    return value.mean if value else None

@@ -1,0 +1,89 @@
+"""Claims: judged on the paper's own numbers, on numbers made up to hold or not, and on a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from softmask.analyses.claim_checks import above, close, on_average, within
+from softmask.analyses.claims import CLAIMS, HELD, NO_DATA, NOT_HELD, claims, judge
+from softmask.analyses.evidence import Numbers, paper_numbers, store_numbers
+from softmask.analyses.paper_claims import Claim
+from softmask.runs.config import make_config
+from softmask.runs.store import Store
+from tests.analyses.made import row, stored, triangle
+
+# What the paper's tables themselves do not bear out, to the letter.
+NOT_IN_THE_PAPERS_TABLES = {
+    "spg-forward-outweighs": "SPG C-20 75.9, ONE 76.5",
+    "importance-matters-less": "EWC-GI FC-10 83.4, EWC 81.2",
+    "spg-best-forward": "SPG C-10 5.5, SI 7.5",
+    "pruned-to-chance": "FE-10 20.7, chance 1.6",
+}
+ONLY_DRAWN = {"isolation-loses-transfer", "spg-gains-transfer", "spg-features", "hat-features"}
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_on_the_papers_numbers(claim: Claim) -> None:
+    found = judge(claim, paper_numbers())
+    if claim.name in ONLY_DRAWN:
+        assert found.word == NO_DATA
+    elif claim.name in NOT_IN_THE_PAPERS_TABLES:
+        assert found.word == NOT_HELD
+        assert NOT_IN_THE_PAPERS_TABLES[claim.name] in found.numbers()
+    else:
+        assert found.word == HELD
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_every_claim_can_fail(claim: Claim) -> None:
+    """The paper's numbers with the signs of everything turned round, and curves that say the opposite."""
+    turned = {key: -value for key, value in paper_numbers().known.items()}
+    for title in ("NCL", "HAT", "WSN", "SPG", "PGN"):
+        turned["slope", title, "C-10"] = -1.0 if title == "SPG" else 1.0
+        for learned in range(4):
+            turned["representation", title, "C-10", str(learned)] = 1.0 if title == "SPG" else 2.0 + learned
+    indifferent = {"importance-matters-less", "chi-harmless", "isolation-forgets-nothing", "pruned-to-chance"}
+    found = judge(claim, Numbers(turned))
+    assert found.word != NO_DATA
+    if claim.name not in indifferent:
+        assert found.word == NOT_HELD
+
+
+def test_claims_have_names_of_their_own_and_need_numbers() -> None:
+    assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
+    assert all(judge(claim, Numbers({})).word == NO_DATA for claim in CLAIMS)
+
+
+def test_comparisons() -> None:
+    numbers = Numbers({("ACC", "a", "C-10"): 70.04, ("ACC", "b", "C-10"): 70.0, ("ACC", "c", "C-10"): 60.0})
+    holds = [finding.holds for finding in above("ACC", ("b",), ("a", "c", "missing"), ("C-10",))(numbers)]
+    assert holds == [True, True], "equal as printed is enough; what is missing is not compared"
+    assert not above("ACC", ("a",), ("b",), ("C-10",), 0.5)(numbers)[0].holds
+    assert above("ACC", ("a",), ("c",), ("C-10",), 5.0)(numbers)[0].holds
+    assert [f.holds for f in within("ACC", ("a", "c"), ("C-10",), 65, 75)(numbers)] == [True, False]
+    assert [f.holds for f in close("ACC", (("a", "b"), ("a", "c")), ("C-10",), 1)(numbers)] == [True, False]
+    assert on_average("ACC", ("a",), ("c",), ("C-10", "C-20"))(numbers) == [], "one sequence is no average"
+
+
+def test_a_store(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for method, last in (("one", 66.0), ("ncl", 40.0), ("hat", 80.0), ("spg", 70.0)):
+        first = 90.0 if method != "hat" else last
+        stored(store, make_config(method, "C-10", preset="short"), triangle([[first], [last, last]]))
+    table = claims(store.runs())
+    assert row(table, name="ncl-forgets")["verdict"] == HELD  # from 90 to 40
+    assert row(table, name="isolation-forgets-nothing")["comparisons"] == "1 of 1"
+    assert row(table, name="spg-forward-outweighs")["verdict"] == HELD  # 70 above ONE's 66
+    failed = row(table, name="spg-best-in-most")
+    assert (failed["verdict"], failed["numbers"]) == (NOT_HELD, "SPG is best on 0 of 1 sequences")
+    assert row(table, name="spg-best-similar")["verdict"] == NO_DATA
+    assert {line[2] for line in table.rows} == {"short"}
+
+
+def test_parts_of_sequences_and_other_data_do_not_count(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, make_config("spg", "C-10", tasks=2), triangle([[90], [70, 70]]))
+    stored(store, make_config("spg", "D-5"), triangle([[90], [70, 70]]))
+    assert store_numbers(store.runs()) == {}
