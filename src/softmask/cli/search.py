@@ -1,0 +1,113 @@
+"""`softmask search`: settings for a method on a sequence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from softmask.cli import options
+from softmask.cli.printing import Progress, out, tell
+from softmask.report.search_history import check_figure, draw_history
+from softmask.runs.settings_file import FoundSettings, write_settings
+from softmask.sequences import sequence_facts
+
+if TYPE_CHECKING:
+    from softmask.runs.search import Search
+    from softmask.runs.study import TrialRecord
+
+DEFAULT_FOLDER = Path("softmask-search")
+Folder = Annotated[Path, typer.Option("--store", help="Folder in which searches are kept, apart from finished runs.")]
+
+
+def search_command(
+    method: options.Method,
+    sequence: options.Sequence,
+    trials: Annotated[int, typer.Option(min=1, help="How many in all; more of them continue the same search.")] = 20,
+    preset: options.Preset = "paper",
+    tasks: options.Tasks = None,
+    seed: options.Seed = 1,
+    data: options.Data = None,
+    store: Folder = DEFAULT_FOLDER,
+    study: Annotated[
+        str | None, typer.Option(help="Where Optuna keeps the trials: a journal file, or the URL of a database.")
+    ] = None,
+    change: options.Changes = None,
+    dropout: Annotated[bool, typer.Option(help="Search the network's two dropout rates, too.")] = True,
+    out_file: Annotated[Path | None, typer.Option("--out", help="The settings file to write.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="The history as .svg, .png or .pdf.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Find settings by mean validation accuracy (TPE); the first trial has the defaults. Run it again to continue.
+
+    Example: `softmask search --method ewc --sequence D-5 --preset short --trials 20`
+    """
+    from softmask.runs.search import Search, found_settings
+    from softmask.runs.search_space import SearchPlan
+
+    plan = SearchPlan(
+        method=method,
+        sequence=sequence,
+        trials=trials,
+        preset=preset,
+        tasks=tasks,
+        seed=seed,
+        dropout=dropout,
+        changes=options.parse_changes(change),
+    )
+    search = Search.of(plan, store, study=study, data=data)
+    written = out_file or search.folder / "settings.json"
+    drawn = figure or (out_file.with_suffix(".svg") if out_file else search.folder / "history.svg")
+    check_figure(drawn)  # now, not after hours
+    search.begin()
+    _work(search)
+    records = search.trials()
+    found = found_settings(search, records)
+    write_settings(written, found)
+    draw_history(records, f"{method} on {sequence}", drawn)
+    _show(records, found, written, drawn, as_json)
+
+
+def _work(search: Search) -> None:
+    """One trial after the other, each under its progress display."""
+    plan = search.plan
+    tasks = plan.tasks or sequence_facts(plan.sequence).tasks
+    epochs = plan.config({}).training.epochs
+
+    def display(number: int) -> Progress:
+        return Progress(f"trial {number + 1}/{plan.total()} of {plan.method} on {plan.sequence}", tasks, epochs)
+
+    search.work(told=tell_trial, display=display)
+
+
+def tell_trial(trial: TrialRecord) -> None:
+    """One line when a trial has come to its end."""
+    from softmask.runs.search_space import in_words
+
+    value = "" if trial.value is None else f" {trial.value:.2f}"
+    reason = f" ({trial.reason})" if trial.reason else ""
+    tell(f"trial {trial.number + 1}: {trial.state}{value}{reason}; {in_words(trial.found)}")
+
+
+def _show(trials: list[TrialRecord], found: FoundSettings, written: Path, drawn: Path, as_json: bool) -> None:
+    from softmask.runs.search_space import in_words
+
+    story: dict[str, Any] = found.found
+    if as_json:
+        told = {"settings_file": str(written), "figure": str(drawn), "trials": [asdict(trial) for trial in trials]}
+        out.print_json(json.dumps({**asdict(found), **told}))
+        return
+    out.print(f"{story['objective']}; {story['trials']} trials, {story['pruned']} given up, {story['failed']} failed")
+    out.print(f"best      {story['value']:6.2f}   trial {story['trial'] + 1}: {in_words(found.changes())}")
+    if story["defaults"] is None:
+        out.print("the defaults were not finished: no comparison")
+    else:
+        gain = story["value"] - story["defaults"]
+        better = (
+            f"{gain:.2f} points less than the best" if gain > 0 else "no trial was better: the file holds the defaults"
+        )
+        out.print(f"defaults  {story['defaults']:6.2f}   {better}")
+    out.print(f"settings: {written} (for `softmask run --settings`), history: {drawn}")

@@ -1,0 +1,65 @@
+"""What is searched: declared ranges and dropout rates, without what is fixed, beginning with the defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from softmask.learning.catalogue import METHODS
+from softmask.runs.config import ConfigError
+from softmask.runs.search_space import SearchPlan
+from softmask.sequences import sequence_facts
+
+
+def plan(method: str = "ewc", **changed: Any) -> SearchPlan:
+    return SearchPlan(**{"method": method, "sequence": "D-5", "trials": 20, "preset": "short", **changed})
+
+
+def test_the_space_is_what_the_settings_declare_and_dropout() -> None:
+    space = plan("ewc").space()
+    assert list(space) == ["network.drop1", "network.drop2", "settings.strength"]
+    assert (space["settings.strength"].low, space["settings.strength"].high) == (1.0, 1e5)
+    assert space["settings.strength"].log
+    assert list(plan("ewc", dropout=False).space()) == ["settings.strength"]
+
+
+def test_what_is_fixed_is_not_searched() -> None:
+    fixed = plan("ewc", changes={"network.drop1": 0.1, "strength": 3.0})
+    assert list(fixed.space()) == ["network.drop2"]
+    config = fixed.config({"network.drop2": 0.2})
+    assert (config.network.drop1, config.network.drop2, config.settings["strength"]) == (0.1, 0.2, 3.0)
+
+
+def test_nothing_to_search_is_told() -> None:
+    with pytest.raises(ConfigError, match="nothing to search for ncl"):
+        plan("ncl", dropout=False).space()
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_the_first_trial_is_a_run_with_the_defaults(method: str) -> None:
+    given = plan(method)
+    first = given.first()[0]
+    tried, usual = given.config(first), given.config({})
+    facts = sequence_facts("D-5")
+    assert (tried.network.drop1, tried.network.drop2) == (facts.drop1, facts.drop2)
+    if usual.settings.get("lr", 0) is None:  # stands for the rate of the training
+        usual = dataclasses.replace(usual, settings={**usual.settings, "lr": usual.training.lr})
+    assert tried == usual
+
+
+def test_few_values_are_all_tried_and_none_twice() -> None:
+    hard = plan("spg-hard", dropout=False)
+    assert sorted(found["settings.threshold"] for found in hard.first()) == [0.2, 0.4, 0.6, 0.8]
+    assert hard.first()[0] == hard.defaults()
+    assert hard.total() == 4
+    assert dataclasses.replace(hard, trials=3).first() == [hard.defaults()]
+    assert plan("spg-hard").total() == 20
+
+
+def test_only_more_trials_keep_the_name() -> None:
+    name = plan().name()
+    assert plan(trials=50).name() == name
+    for changed in ({"seed": 2}, {"tasks": 2}, {"dropout": False}, {"preset": "paper"}, {"changes": {"width": 0.5}}):
+        assert plan(**changed).name() != name
