@@ -74,3 +74,14 @@ def test_a_figure_of_unknown_kind_is_refused_first(tmp_path: Path) -> None:
     assert ended.code == 1
     assert "a figure is one of .svg, .png, .pdf" in ended.errors()[0]
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.slow
+def test_several_processes_share_the_trials(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ended = softmask(*command(tmp_path, "--trials", 5, "--jobs", 2, "--json"))
+    assert ended.code == 0
+    assert [trial["state"] for trial in ended.json()["trials"]] == ["complete"] * 5
+    # The workers are other processes: what they tell goes past the test's own standard error.
+    assert sorted(line.split(":")[0] for line in capfd.readouterr().err.splitlines()) == [
+        f"trial {number}" for number in range(1, 6)
+    ]

@@ -11,6 +11,8 @@ import typer
 
 from softmask.cli import options
 from softmask.cli.printing import Progress, out, tell
+from softmask.errors import SoftmaskError
+from softmask.executors import ProcessExecutor
 from softmask.report.search_history import check_figure, draw_history
 from softmask.runs.settings_file import FoundSettings, write_settings
 from softmask.sequences import sequence_facts
@@ -37,6 +39,9 @@ def search_command(
     ] = None,
     change: options.Changes = None,
     dropout: Annotated[bool, typer.Option(help="Search the network's two dropout rates, too.")] = True,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, help="Trials at once, a process each. Only one is repeatable.")
+    ] = 1,
     out_file: Annotated[Path | None, typer.Option("--out", help="The settings file to write.")] = None,
     figure: Annotated[Path | None, typer.Option(help="The history as .svg, .png or .pdf.")] = None,
     as_json: options.AsJson = False,
@@ -63,7 +68,10 @@ def search_command(
     drawn = figure or (out_file.with_suffix(".svg") if out_file else search.folder / "history.svg")
     check_figure(drawn)  # now, not after hours
     search.begin()
-    _work(search)
+    if jobs == 1:
+        _work(search)
+    else:
+        _share(search, jobs)
     records = search.trials()
     found = found_settings(search, records)
     write_settings(written, found)
@@ -81,6 +89,18 @@ def _work(search: Search) -> None:
         return Progress(f"trial {number + 1}/{plan.total()} of {plan.method} on {plan.sequence}", tasks, epochs)
 
     search.work(told=tell_trial, display=display)
+
+
+def _share(search: Search, jobs: int) -> None:
+    """Several processes; one that dies is replaced and its trial continued."""
+    tell(f"{jobs} processes share the trials; a line for each that has come to its end")
+    failed = [outcome.error for outcome in ProcessExecutor(jobs=jobs).map(_work_quietly, [search] * jobs)]
+    for error in filter(None, failed):
+        raise SoftmaskError(error)
+
+
+def _work_quietly(search: Search) -> None:
+    search.work(told=tell_trial)
 
 
 def tell_trial(trial: TrialRecord) -> None:
