@@ -9,7 +9,7 @@ import warnings
 import typer
 
 import softmask
-from softmask.cli import analyse, data, demo, doctor, grid, listing, run, search
+from softmask.cli import analyse, data, demo, doctor, grid, inspect, learn, listing, predict, run, search
 from softmask.cli.printing import problem, tell
 from softmask.errors import SoftmaskError, UnknownName
 from softmask.runs.config import ConfigError
@@ -30,6 +30,9 @@ app.command("search")(search.search_command)
 app.add_typer(listing.app, name="list")
 app.add_typer(analyse.app, name="analyse")
 app.add_typer(data.app, name="data")
+app.command("learn")(learn.learn)
+app.command("predict")(predict.predict)
+app.command("inspect")(inspect.inspect)
 app.command("doctor")(doctor.doctor)
 
 

@@ -1,9 +1,10 @@
-"""The backbones: blocks of one weighted layer each, and the AlexNet of the paper's experiments."""
+"""The backbones: blocks of one weighted layer each; the AlexNet of the paper's experiments, and a plain MLP."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from math import prod
 from typing import cast
 
 import torch
@@ -117,3 +118,14 @@ def alexnet(
     blocks["fc1"] = Block(nn.Linear(conv3 * height * columns, hidden), drop2)
     blocks["fc2"] = Block(nn.Linear(hidden, hidden), drop2)
     return Backbone(blocks)
+
+
+def mlp(input_shape: tuple[int, ...], *, width: float = 1.0, drop: float = 0.0) -> Backbone:
+    """Two linear layers of 512 units (times `width`) on inputs of any shape, flattened."""
+    hidden = max(1, int(512 * width))
+    return Backbone(
+        {
+            "fc1": Block(nn.Linear(prod(input_shape), hidden), drop),
+            "fc2": Block(nn.Linear(hidden, hidden), drop),
+        }
+    )

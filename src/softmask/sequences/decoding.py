@@ -35,15 +35,15 @@ class Kind(NamedTuple):
 JPEG = Kind(("JPEG",), turn_upright=False)
 
 
-def decode(content: bytes, where: str, kind: Kind) -> npt.NDArray[np.uint8]:
-    """A picture in colour, brought to 32x32 pixels bicubically: an array of shape (3, 32, 32)."""
+def decode(content: bytes, where: str, kind: Kind, size: tuple[int, int] = (SIDE, SIDE)) -> npt.NDArray[np.uint8]:
+    """A picture in colour, brought to a height and width bicubically: an array of shape (3, height, width)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata; our limit is below its own
             with Image.open(io.BytesIO(content), formats=list(kind.formats)) as image:
                 _check_extent(image, where)
                 upright = ImageOps.exif_transpose(image) if kind.turn_upright else image
-                small = _in_colour(upright).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+                small = _in_colour(upright).resize(size[::-1], Image.Resampling.BICUBIC)
     except DataError:
         raise
     except Exception as error:  # Pillow's readers of forty formats meet damage with every kind of error

@@ -1,0 +1,77 @@
+"""`softmask inspect`: what the model in a folder knows, and how much room it has."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from softmask.analyses.table import Cell, Table
+from softmask.cli import options
+from softmask.cli.learn import Model, OwnNetwork, allow_own_code
+from softmask.cli.printing import out, tell
+from softmask.continual import ContinualModel, Inspection
+from softmask.continual.inspection import room_warning
+from softmask.report.tables import print_table
+
+
+def inspect(
+    model: Model,
+    probe: Annotated[bool, typer.Option("--probe", help="Ask again about samples that `learn --probe` kept.")] = False,
+    network: OwnNetwork = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the tasks, their accuracy when learned, importance by layer, room left and size.
+
+    Example: `softmask inspect pets-model --probe`
+    """
+    allow_own_code(network)
+    found = ContinualModel.open(model, network).inspect(probe)
+    if as_json:
+        out.print_json(json.dumps(found.to_dict()))
+        return
+    _show(found)
+    if message := room_warning(found.tasks):
+        tell(f"note: {message}")
+
+
+def _show(found: Inspection) -> None:
+    shape = " x ".join(map(str, found.input_shape))
+    out.print(
+        f"{found.path}: {found.network} for inputs of {shape}, method {found.method}, "
+        f"{found.parameters:,} parameters, {found.bytes:,} bytes on disk"
+    )
+    tasks: list[tuple[Cell, ...]] = [
+        (t.name, ", ".join(t.classes), t.samples, t.epochs, _percent(t.accuracy), _percent(t.room), t.learned)
+        for t in found.tasks
+    ]
+    columns = ("task", "classes", "samples", "epochs", "accuracy when learned", "room after it", "learned")
+    print_table(Table("Tasks", columns, tasks), out)
+    if found.importance:
+        layers: list[tuple[Cell, ...]] = [(layer, f"{mean:.3f}") for layer, mean in found.importance.items()]
+        print_table(Table("Mean importance", ("layer", "importance"), layers), out)
+        out.print(
+            f"room left: {_percent(found.room)} of an update, for the average parameter; "
+            f"{_percent(found.blocked)} of the parameters cannot move at all"
+        )
+    else:
+        out.print(f"{found.method} keeps no mask: there is no room to tell of")
+    if found.drift:
+        rows: list[tuple[Cell, ...]] = [
+            (
+                d.task,
+                d.samples,
+                _percent(d.accuracy_then),
+                _percent(d.accuracy_now),
+                _percent(d.changed),
+                f"{d.moved:.4f}",
+            )
+            for d in found.drift
+        ]
+        about = ("task", "kept samples", "accuracy then", "accuracy now", "answers changed", "probabilities moved")
+        print_table(Table("Kept samples", about, rows), out)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"

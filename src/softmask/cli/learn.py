@@ -1,0 +1,118 @@
+"""`softmask learn`: one more task for the model in a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from softmask.cli import options
+from softmask.cli.printing import Progress, out, tell
+from softmask.continual import ContinualModel
+from softmask.continual.folder import ModelFolder
+from softmask.continual.learner import TRAINING
+from softmask.errors import nearest
+from softmask.learning.training import Training
+from softmask.runs.config import ConfigError
+
+Model = Annotated[Path, typer.Argument(help="Folder of the model.")]
+OwnNetwork = Annotated[
+    str | None,
+    typer.Option("--network", help="`alexnet`, `resnet18`, `mlp`, or your own `module:function`."),
+]
+
+
+def learn(
+    model: Model,
+    pictures: Annotated[Path, typer.Argument(help="Folder with a folder of pictures for each class.")],
+    task: Annotated[str | None, typer.Option(help="The task's name; that of the folder if not given.")] = None,
+    val: Annotated[Path | None, typer.Option(help="Pictures to validate with; else a tenth is held out.")] = None,
+    network: OwnNetwork = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Side of the pictures, for a new model (32).")] = None,
+    channels: Annotated[int | None, typer.Option(min=1, max=3, help="1 grey or 3 colour, for a new model.")] = None,
+    width: Annotated[float | None, typer.Option(help="Times as many units, for a new model (1).")] = None,
+    method: Annotated[str | None, typer.Option("--method", "-m", help="How to protect, for a new model (spg).")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of a new model's weights and draws (1).")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="`lr`, `epochs`, ...; for a new model also `settings.NAME`. May be repeated."),
+    ] = None,
+    probe: Annotated[int, typer.Option(min=0, help="Keep so many samples for `inspect --probe`.")] = 0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Teach a model one more task from pictures; the first time, make the model. Needs no old pictures.
+
+    Killed at any moment, the model is as before. Example: `softmask learn pets-model photos/cats-vs-dogs`
+    """
+    training, settings = split_changes(options.parse_changes(change))
+    side = None if size is None and channels is None else (channels or 3, size or 32, size or 32)
+    wanted = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
+    opened = open_or_create(model, {k: v for k, v in wanted.items() if v is not None}, settings)
+    name = task or pictures.resolve().name
+    try:
+        with Progress(name, len(opened.tasks) + 1, training.epochs) as progress:
+            facts = opened.learn(name, pictures, val, training=training, probe=probe, watch=progress)
+    except BaseException:
+        if name not in ContinualModel.open(model, network).tasks[len(opened.tasks) :]:
+            tell(f"nothing was learned: {model} is as it was, and the same command starts the task again")
+        raise
+    if as_json:
+        out.print_json(json.dumps(dataclasses.asdict(facts)))
+        return
+    out.print(
+        f"{name}: {len(facts.classes)} classes, {facts.samples} training pictures, {facts.epochs} epochs, "
+        f"validation accuracy {100 * facts.accuracy:.1f} %"
+    )
+    if facts.room is not None:
+        out.print(f"room left: {100 * facts.room:.0f} % of an update, for the average parameter")
+    out.print(f"the model in {model} knows {len(opened.tasks)} tasks: {', '.join(opened.tasks)}")
+
+
+def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any]) -> ContinualModel:
+    """What is asked of a new model must not contradict one that is there."""
+    network = wanted.get("network")
+    allow_own_code(network)
+    if not ModelFolder(path).exists():
+        return ContinualModel.create(path, settings=settings, **wanted)
+    opened = ContinualModel.open(path, network)
+    known = opened.config.to_dict() | {"input_shape": opened.config.input_shape}
+    for name, value in wanted.items():
+        if known[name] != value:
+            raise ConfigError(f"{path} has {name} {known[name]}, not {value}: that is decided when a model is made")
+    for name, value in settings.items():
+        if opened.config.settings.get(name) != value:
+            raise ConfigError(f"settings.{name} is decided when a model is made")
+    return opened
+
+
+def allow_own_code(network: str | None) -> None:
+    """`module:function` may stand in the current folder, as with `python -m`."""
+    if network is not None and ":" in network and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def split_changes(changes: dict[str, Any]) -> tuple[Training, dict[str, Any]]:
+    """How to train, and the method's settings."""
+    fields = [field.name for field in dataclasses.fields(Training)]
+    training, settings = dataclasses.asdict(TRAINING), {}
+    for name, value in changes.items():
+        section, _, key = name.rpartition(".")
+        if section == "settings":
+            settings[key] = value
+        elif section in ("", "training") and key in fields:
+            training[key] = value
+        else:
+            raise ConfigError(
+                f"there is no field {name!r}{nearest(key, fields)}; known: {', '.join(fields)}, settings.*"
+            )
+    try:
+        return TypeAdapter(Training).validate_json(json.dumps(training), strict=True), settings
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"training.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

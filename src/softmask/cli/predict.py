@@ -1,0 +1,37 @@
+"""`softmask predict`: what the model in a folder says about pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softmask.analyses.table import Cell, Table
+from softmask.cli import options
+from softmask.cli.learn import Model, OwnNetwork, allow_own_code
+from softmask.cli.printing import out
+from softmask.continual import ContinualModel
+from softmask.report.tables import print_table
+
+
+def predict(
+    model: Model,
+    pictures: Annotated[list[Path], typer.Argument(help="Pictures, or folders of them.")],
+    task: Annotated[str | None, typer.Option(help="Which task they belong to; without it every head answers.")] = None,
+    network: OwnNetwork = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Name the class of each picture, with the probabilities.
+
+    Example: `softmask predict pets-model new-photos --task cats-vs-dogs`
+    """
+    allow_own_code(network)
+    found = ContinualModel.open(model, network).predict(pictures, task)
+    if as_json:
+        out.print_json(json.dumps([dataclasses.asdict(prediction) for prediction in found]))
+        return
+    rows: list[tuple[Cell, ...]] = [(p.item, p.task, p.label, f"{100 * p.confidence:.1f} %") for p in found]
+    print_table(Table("Predictions", ("picture", "task", "class", "confidence"), rows), out)

@@ -1,0 +1,112 @@
+"""The networks that a model may have: three by name, and any function that can be imported."""
+
+from __future__ import annotations
+
+import importlib
+import keyword
+import warnings
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from softmask.core import freeze_running_statistics
+from softmask.errors import SoftmaskError, UnknownName
+from softmask.learning.networks import Backbone, alexnet, mlp
+from softmask.learning.resnet import resnet18
+
+Network = str | Callable[[], nn.Module]
+"""A name, `module:function`, or the function itself, which without arguments gives a module from inputs to features."""
+
+
+class NetworkError(SoftmaskError):
+    """A network that cannot be made, or that does not fit the input."""
+
+
+def _alexnet(shape: tuple[int, ...], width: float) -> nn.Module:
+    if len(shape) != 3:
+        raise ValueError(f"alexnet takes images (channels, height, width), not {shape}")
+    return alexnet((shape[0], shape[1], shape[2]), width=width)
+
+
+BUILT_IN: dict[str, Callable[[tuple[int, ...], float], nn.Module]] = {
+    "alexnet": _alexnet,
+    "mlp": lambda shape, width: mlp(shape, width=width),
+    "resnet18": lambda shape, width: resnet18(shape, width=width),
+}
+
+
+def name_of(network: Network) -> str:
+    """What a network is called in a model's description."""
+    if isinstance(network, str):
+        if ":" not in network and network not in BUILT_IN:
+            raise UnknownName("network", network, [*BUILT_IN, "module:function"])
+        return network
+    return f"{network.__module__}:{network.__qualname__}"
+
+
+def check_trusted(named: str, given: Network | None) -> None:
+    """Code of one's own runs only if the caller names it: a folder from elsewhere must not choose what is imported."""
+    if named in BUILT_IN:
+        if given is not None and name_of(given) != named:
+            raise NetworkError(f"the model's network is {named}, not {name_of(given)}")
+    elif given is None:
+        raise NetworkError(f"the model wants to run {named}: if you trust it, say so by network {named!r} (--network)")
+    elif isinstance(given, str) and given != named:
+        raise NetworkError(f"the model's network is {named}, not {given}")
+
+
+def make_backbone(network: Network, shape: tuple[int, ...], width: float, *, frozen_statistics: bool) -> Backbone:
+    """A module with `widths`, the last of which is that of its features.
+
+    Batch normalisation follows the data of the first task and stays as that left it (`frozen_statistics`).
+    """
+    try:
+        if isinstance(network, str) and network in BUILT_IN:
+            backbone = BUILT_IN[network](shape, width)
+        else:
+            backbone = (_imported(network) if isinstance(network, str) else network)()
+    except (ValueError, TypeError) as error:
+        raise NetworkError(f"network {name_of(network)}: {error}") from None
+    if not isinstance(backbone, nn.Module):
+        raise NetworkError(f"network {name_of(network)} gave a {type(backbone).__name__}, not an nn.Module")
+    if frozen_statistics:
+        freeze_running_statistics(backbone)
+    if not hasattr(backbone, "widths"):
+        backbone.widths = (_feature_width(backbone, shape, name_of(network)),)  # type: ignore[assignment]
+    return cast(Backbone, backbone)
+
+
+def _feature_width(backbone: nn.Module, shape: tuple[int, ...], name: str) -> int:
+    device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
+    training = backbone.training
+    try:
+        with torch.no_grad():
+            features = backbone.eval()(torch.zeros(2, *shape, device=device))
+    except Exception as error:  # whatever one's own code may raise
+        raise NetworkError(f"network {name} cannot take inputs of shape {shape}: {error}") from None
+    finally:
+        backbone.train(training)
+    if not isinstance(features, Tensor) or features.dim() != 2:
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise NetworkError(f"network {name} must give features of shape (batch, width), not {got}")
+    return features.size(1)
+
+
+def _imported(name: str) -> Callable[[], nn.Module]:
+    module, _, function = name.partition(":")
+    parts = [*module.split("."), *function.split(".")]
+    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
+        raise NetworkError(f"network {name[:100]!r} is not of the form module:function")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found: object = importlib.import_module(module)
+        for part in function.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise NetworkError(f"network {name}: {error}") from None
+    if not callable(found):
+        raise NetworkError(f"network {name}: not a function")
+    return cast(Callable[[], nn.Module], found)

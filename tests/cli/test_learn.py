@@ -1,0 +1,136 @@
+"""`softmask learn`, `predict`, `inspect`: a model in a folder without a line of Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import softmask
+from tests.continual.examples import DIGITS, write_digits
+from tests.runs.examples import environment
+
+TINY = ["--network", "mlp", "--width", "0.0625", "--size", "28", "--channels", "1", "--set", "epochs=1"]
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_digits(tmp_path_factory.mktemp("few"), each=15)
+
+
+@pytest.fixture(scope="module")
+def model(few: Path) -> Path:
+    """A model that knows two tasks, only read."""
+    folder = few / "model"
+    for task in ("first", "second"):
+        ended = softmask("learn", folder, few / "train" / task, *TINY, "--probe", 2)
+        assert ended.code == 0, ended.err
+    return folder
+
+
+def right_answers(model: Path, pictures: Path, task: str) -> float:
+    ended = softmask("predict", model, pictures / "test" / task, "--task", task, "--json")
+    found = ended.json()
+    return sum(Path(each["item"]).parent.name == each["label"] for each in found) / len(found)
+
+
+def test_learning_tells_what_was_learned(few: Path, tmp_path: Path) -> None:
+    ended = softmask("learn", tmp_path / "m", few / "train" / "first", *TINY, "--task", "ones")
+    assert ended.code == 0
+    assert "ones: 3 classes, 33 training pictures, 1 epochs, validation accuracy" in ended.out
+    assert "room left" in ended.out
+    facts = softmask("learn", tmp_path / "m", few / "train" / "second", "--set", "epochs=1", "--json").json()
+    assert (facts["name"], facts["classes"]) == ("second", ["3", "4", "5"])
+
+
+def test_predictions_of_files_and_folders(model: Path, few: Path) -> None:
+    test = few / "test" / "first"
+    ended = softmask("predict", model, test / "0", test / "1" / "4.png", "--task", "first")
+    assert ended.code == 0
+    assert sum(".png" in line for line in ended.out.splitlines()) == 4
+    assert "note:" not in ended.err
+
+
+def test_without_a_task_a_note_is_printed(model: Path, few: Path) -> None:
+    ended = softmask("predict", model, few / "test" / "first" / "1" / "4.png", "--json")
+    assert "not made to tell tasks apart" in ended.err
+    assert [each["task"] for each in ended.json()] == ["first", "second"]
+
+
+def test_inspection(model: Path) -> None:
+    ended = softmask("inspect", model, "--probe")
+    for expected in ("first", "0, 1, 2", "fc1", "room left", "answers changed", "bytes on disk"):
+        assert expected in ended.out
+    found = softmask("inspect", model, "--json").json()
+    assert [task["name"] for task in found["tasks"]] == ["first", "second"]
+    assert 0 < found["room"] < 1
+
+
+def test_a_method_without_a_mask_has_no_room_to_tell_of(few: Path, tmp_path: Path) -> None:
+    softmask("learn", tmp_path / "m", few / "train" / "first", *TINY, "--method", "ncl")
+    assert "keeps no mask" in softmask("inspect", tmp_path / "m").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["learn", "MODEL", "FEW/train/first"], 1, "knows a task 'first' already"),
+        (["learn", "MODEL", "FEW/nowhere"], 1, "no such folder"),
+        (["learn", "MODEL", "FEW/train/first/0"], 1, "one folder of pictures for each class"),
+        (["learn", "MODEL", "FEW/train/third", "--width", "2"], 2, "decided when a model is made"),
+        (["learn", "MODEL", "FEW/train/third", "--network", "alexnet"], 1, "network is mlp, not alexnet"),
+        (["learn", "MODEL", "FEW/train/third", "--set", "epoch=3"], 2, "did you mean 'epochs'"),
+        (["learn", "MODEL", "FEW/train/third", "--set", "epochs=many"], 2, "training.epochs"),
+        (["learn", "MODEL", "FEW/train/third", "--set", "settings.strength=3"], 2, "decided when a model is made"),
+        (["learn", "FEW/new", "FEW/train/third", "--method", "spq"], 2, "did you mean 'spg'"),
+        (["learn", "FEW/new", "FEW/train/third", "--network", "no.such:thing"], 1, "No module named"),
+        (["learn", "FEW/train", "FEW/train/third"], 1, "is not empty"),
+        (["predict", "MODEL", "FEW/test/first", "--task", "frist"], 2, "did you mean 'first'"),
+        (["predict", "MODEL", "FEW/nowhere.png", "--task", "first"], 1, "No such file"),
+        (["predict", "FEW/nowhere", "FEW/test/first"], 1, "no such model"),
+        (["inspect", "FEW/train"], 1, "no config.json"),
+    ],
+)
+def test_mistakes_take_one_line(model: Path, few: Path, arguments: list[str], code: int, message: str) -> None:
+    given = [word.replace("MODEL", str(model)).replace("FEW", str(few)) for word in arguments]
+    ended = softmask(*given)
+    assert ended.code == code, ended.err
+    (error,) = ended.errors()
+    assert message in error
+    assert "Traceback" not in ended.err
+
+
+def test_a_network_of_ones_own(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "from torch import nn\n\ndef small():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.ReLU())\n"
+    )
+    (tmp_path / "nets_of_mine.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "nets_of_mine", raising=False)
+    own = ["--network", "nets_of_mine:small"]
+    made = softmask("learn", "m", few / "train" / "first", *own, "--size", 28, "--channels", 1, "--set", "epochs=1")
+    assert made.code == 0, made.err
+    refused = softmask("predict", "m", few / "test" / "first", "--task", "first")
+    assert "if you trust it" in refused.errors()[0], "a folder must not choose what code is run"
+    assert softmask("predict", "m", few / "test" / "first", "--task", "first", *own).code == 0
+
+
+def test_three_tasks_in_three_processes_are_kept(tmp_path: Path) -> None:
+    """The old tasks' accuracy stays within a few points; with plain fine-tuning the first is forgotten."""
+    digits = write_digits(tmp_path / "digits")
+    made = ["--network", "mlp", "--width", "0.5", "--size", "28", "--channels", "1"]
+    made += [word for change in ("lr=0.2", "epochs=10", "schedule=cosine") for word in ("--set", change)]
+    fresh = {}
+    for task in DIGITS:
+        own_process = [sys.executable, "-m", "softmask", "learn", tmp_path / "spg", digits / "train" / task, *made]
+        subprocess.run(own_process, env=environment(), check=True, capture_output=True)
+        fresh[task] = right_answers(tmp_path / "spg", digits, task)
+        softmask("learn", tmp_path / "ncl", digits / "train" / task, *made, "--method", "ncl")
+    kept = {task: right_answers(tmp_path / "spg", digits, task) for task in DIGITS}
+    plain = {task: right_answers(tmp_path / "ncl", digits, task) for task in DIGITS}
+    assert min(fresh.values()) > 0.9
+    assert all(kept[task] > fresh[task] - 0.07 for task in DIGITS)
+    assert plain["first"] < kept["first"] - 0.15
