@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from softmask.executors import Executor, Outcome, ProcessExecutor, SerialExecutor
+from softmask.executors import Executor, Outcome, ProcessExecutor, RayExecutor, SerialExecutor
+from tests.executors.clusters import loopback_cluster
 from tests.executors.work import odd_ones_fail, square
 
-EXECUTORS: list[Executor] = [SerialExecutor(), ProcessExecutor(jobs=2)]
-each = pytest.mark.parametrize("executor", EXECUTORS, ids=["serial", "processes"])
+
+@pytest.fixture(scope="module", params=["serial", "processes", pytest.param("ray", marks=pytest.mark.slow)])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    if request.param == "serial":
+        yield SerialExecutor()
+    elif request.param == "processes":
+        yield ProcessExecutor(jobs=2)
+    else:
+        with loopback_cluster() as cluster:
+            yield RayExecutor(address=cluster.address)
 
 
-@each
 def test_one_outcome_for_each_item_and_an_error_is_one_too(executor: Executor) -> None:
     items = [0, 1, 2, 3, 4, 5, 6, 6]
     outcomes = sorted(executor.map(odd_ones_fail, items), key=lambda outcome: outcome.item)
@@ -28,11 +38,9 @@ def test_one_outcome_for_each_item_and_an_error_is_one_too(executor: Executor) -
     assert [outcome.ok for outcome in outcomes] == [True, False, True, False, True, False, True, True]
 
 
-@each
 def test_no_items_no_outcomes(executor: Executor) -> None:
     assert list(executor.map(square, [])) == []
 
 
-@each
 def test_tells_how_many_it_works_on_at_once(executor: Executor) -> None:
     assert executor.jobs >= 1
