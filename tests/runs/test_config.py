@@ -14,7 +14,7 @@ from softmask.learning.problem import Network
 from softmask.learning.seeds import Seeds
 from softmask.learning.training import PRESETS, Training
 from softmask.runs import config as config_file
-from softmask.runs.config import ConfigError, RunConfig, make_config
+from softmask.runs.config import ConfigError, RunConfig, make_config, read_config
 from softmask.sequences import sequence_facts
 
 BASE = make_config("spg", "D-5", preset="short", tasks=2)
@@ -220,3 +220,43 @@ def test_settings_of_other_packages_need_not_refuse_unknown_fields_themselves(mo
 
 def test_the_default_is_the_papers_training() -> None:
     assert make_config("spg", "D-5").training == PRESETS["paper"] == Training()
+
+
+@pytest.mark.parametrize("method", ["spg", "ucl", "hat"])
+def test_reading_many_configs_quickly_gives_what_reading_one_gives(method: str) -> None:
+    for seed in (1, 2):
+        config = make_config(method, "D-5", preset="short", seed=seed, tasks=2, changes={"seeds.order": 7})
+        raw = json.loads(json.dumps(config.to_dict()))
+        quick = read_config(raw)
+        assert quick == RunConfig.from_dict(raw) == config
+        assert quick.id() == config.id()
+        assert quick.settings is not read_config(raw).settings, "no two runs share what could be changed"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"seeds": {"order": -1}},
+        {"seeds": {"order": "1"}},
+        {"seeds": {"odrer": 1}},
+        {"seeds": None},
+        {"method": "gone"},
+        {"sequence": "gone"},
+        {"tasks": 99},
+        {"settings": {"x": 1}},
+        {"odd": 1},
+    ],
+)
+def test_reading_quickly_refuses_what_reading_refuses(spoil: dict[str, object]) -> None:
+    raw = {**make_config("spg", "D-5").to_dict(), **spoil}
+    read_config(make_config("spg", "D-5").to_dict())  # what is remembered must not help
+    for read in (RunConfig.from_dict, read_config):
+        with pytest.raises(SoftmaskError):
+            read(raw)
+
+
+def test_other_seeds_are_checked_and_nothing_else_changes() -> None:
+    config = make_config("spg", "D-5", seed=1)
+    assert config.with_seeds(Seeds.all_from(5)) == make_config("spg", "D-5", seed=5)
+    with pytest.raises(ConfigError, match="0 or more"):
+        config.with_seeds(Seeds(order=-1))

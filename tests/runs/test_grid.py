@@ -13,7 +13,7 @@ import pytest
 from softmask.errors import UnknownName
 from softmask.executors import WORKER_DIED, Outcome, SerialExecutor
 from softmask.runs import grid as grids
-from softmask.runs.config import RunConfig
+from softmask.runs.config import RunConfig, make_config
 from softmask.runs.grid import Grid, look, paper_grid
 from softmask.runs.lease import FolderBusyError
 from softmask.runs.run import run
@@ -34,6 +34,13 @@ def test_every_method_on_every_sequence_with_every_seed() -> None:
     assert {(c.tasks, c.training.epochs) for c in made.configs} == {(3, 10)}
     with pytest.raises(UnknownName, match="did you mean 'spg'"):
         Grid.of(["sgp"], ["D-5"], [1])
+
+
+def test_seeds_set_by_hand_stay() -> None:
+    made = Grid.of(["spg"], ["D-5"], [1, 2], changes={"seeds.order": 0, "seeds.split": 1})
+    assert list(made.configs) == [
+        make_config("spg", "D-5", seed=seed, changes={"seeds.order": 0, "seeds.split": 1}) for seed in (1, 2)
+    ]
 
 
 def test_changes_may_depend_on_the_cell() -> None:

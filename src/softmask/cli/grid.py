@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -151,8 +150,8 @@ def _plain(cell: Cell) -> dict[str, Any]:
 
 def _foretell(grid: Grid, store: Store, expected: GridForecast, as_json: bool) -> None:
     if as_json:
-        plain = {**asdict(expected), "cells": [_plain(cell) for cell in expected.cells]}
-        out.print_json(json.dumps({**plain, "left_out": grid.left_out, "store": str(store.root)}))
+        plain = {**vars(expected), "cells": [_plain(cell) for cell in expected.cells]}
+        typer.echo(json.dumps({**plain, "left_out": grid.left_out, "store": str(store.root)}, indent=1))
         return
     for line in expected.lines():
         out.print(line)
@@ -164,7 +163,7 @@ def _show(grid: Grid, ended: list[Cell], store: Path, as_json: bool) -> None:
     failed = [cell for cell in ended if cell.state == "failed"]
     if as_json:
         told = {"store": str(store), "cells": [_plain(cell) for cell in ended], "left_out": grid.left_out}
-        out.print_json(json.dumps(told))
+        typer.echo(json.dumps(told, indent=1))
     else:
         out.print(f"{len(ended)} cells: {len(ended) - len(failed)} finished, {len(failed)} failed")
         out.print(f"results: {store}; next: softmask analyse accuracy --store {store}")

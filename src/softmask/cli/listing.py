@@ -12,11 +12,12 @@ from softmask.analyses.table import Cell, Table
 from softmask.cli import options
 from softmask.cli.printing import out, tell
 from softmask.learning.catalogue import METHODS
-from softmask.metrics import average_accuracy
 from softmask.report.tables import as_json as table_as_json
-from softmask.report.tables import print_table
+from softmask.report.tables import cell_text, print_table
 from softmask.runs.store import Store, StoredRun
 from softmask.sequences import SEQUENCES, sequence_facts
+
+ROWS_TO_DRAW = 500
 
 app = typer.Typer(
     help="What there is: methods, sequences, runs. Example: `softmask list methods`", no_args_is_help=True
@@ -25,9 +26,19 @@ app = typer.Typer(
 
 def _print(table: Table, as_json: bool) -> None:
     if as_json:
-        out.print_json(table_as_json(table))
+        typer.echo(table_as_json(table))
+    elif len(table.rows) > ROWS_TO_DRAW:
+        _print_lines(table)
     else:
         print_table(table, out)
+
+
+def _print_lines(table: Table) -> None:
+    """Drawing thousands of rows takes far longer than finding them."""
+    lines = [table.columns, *(tuple(map(cell_text, row)) for row in table.rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    typer.echo("\n".join([table.caption, *padded]))
 
 
 @app.command()
@@ -67,18 +78,19 @@ def sequences(as_json: options.AsJson = False) -> None:
 @app.command()
 def runs(store: options.StorePath = options.DEFAULT_STORE, as_json: options.AsJson = False) -> None:
     """The runs in a store and how far they are. Example: `softmask list runs --store softmask-runs`"""
-    kept = Store(store)
-    rows = [_run_row(run) for run in kept.runs()]
+    found = list(Store(store).look())
+    rows = [_run_row(run) for run in found if isinstance(run, StoredRun)]
     columns = ("sequence", "method", "training", "changed", "seed", "state", "tasks done", "ACC", "folder")
     _print(Table(f"Runs in {store}", columns, rows), as_json)
-    for message in kept.problems():
-        tell(f"left out: {message}")
+    for problem in found:
+        if isinstance(problem, str):
+            tell(f"left out: {problem}")
     if not rows:
         tell("no run there yet: `softmask run` makes one")
 
 
 def _run_row(run: StoredRun) -> tuple[Cell, ...]:
-    config, matrix = run.config, run.accuracies()
+    config, summary = run.config, run.summary()
     seeds = config.seeds
     alike = len({seeds.order, seeds.split, seeds.init, seeds.batches}) == 1
     return (
@@ -87,8 +99,8 @@ def _run_row(run: StoredRun) -> tuple[Cell, ...]:
         training_name(config.training),
         changes(config),
         seeds.order if alike else "mixed",
-        run.status,
-        len(run.task_names()),
-        average_accuracy(matrix) if matrix else None,
+        summary.status,
+        summary.tasks,
+        summary.accuracy,
         run.path.name,
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -50,9 +51,7 @@ class RunConfig:
         for name, kind in SECTION_TYPES.items():
             # Through the same check as a config from a file, so that 1 and 1.0 do not make two runs of one.
             object.__setattr__(self, name, _validated(kind, dataclasses.asdict(getattr(self, name)), name))
-        negative = [name for name, seed in dataclasses.asdict(self.seeds).items() if seed < 0]
-        if negative:
-            raise ConfigError(f"seeds.{negative[0]}: a seed is 0 or more, not {getattr(self.seeds, negative[0])}")
+        _checked_seeds(self.seeds)
         object.__setattr__(self, "settings", dataclasses.asdict(self.method_settings()))
 
     def method_settings(self) -> Any:
@@ -62,8 +61,17 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    def with_seeds(self, seeds: Seeds) -> RunConfig:
+        """The same run with other seeds. Nothing else is checked again: many runs differ in their seeds alone."""
+        other = copy.copy(self)
+        object.__setattr__(other, "settings", dict(self.settings))
+        object.__setattr__(other, "seeds", _checked_seeds(seeds))
+        return other
+
     def digest(self) -> str:
-        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        # As `to_dict`, but without copying: this is asked for again and again.
+        sections = {name: vars(getattr(self, name)) for name in SECTION_TYPES}
+        canonical = json.dumps(vars(self) | sections, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     def id(self) -> str:
@@ -77,6 +85,36 @@ class RunConfig:
             if isinstance(raw.get(name), Mapping):
                 _refuse_unknown(kind, raw[name], name)
         return _validated(cls, dict(raw), "config")
+
+
+def read_config(raw: Mapping[str, Any]) -> RunConfig:
+    """As `RunConfig.from_dict`, but quick where a store holds one way of running with many seeds."""
+    seeds = raw.get("seeds")
+    if not isinstance(seeds, Mapping) or not isinstance(raw.get("method"), str):
+        return RunConfig.from_dict(raw)
+    if ":" not in (sequence := str(raw.get("sequence"))):
+        _check_tasks(sequence, raw.get("tasks"))
+    rest = json.dumps({name: value for name, value in raw.items() if name != "seeds"})
+    return _seedless(rest, cast(Hashable, METHODS.load(raw["method"]))).with_seeds(_read_seeds(json.dumps(seeds)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _seedless(text: str, method: Hashable) -> RunConfig:
+    """Known by the method itself as well, not only by its name, which may come to mean another."""
+    return RunConfig.from_dict(json.loads(text))
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_seeds(text: str) -> Seeds:
+    seeds: Seeds = _validated(Seeds, json.loads(text), "seeds")
+    return seeds
+
+
+def _checked_seeds(seeds: Seeds) -> Seeds:
+    for name, seed in vars(seeds).items():
+        if seed < 0:
+            raise ConfigError(f"seeds.{name}: a seed is 0 or more, not {seed}")
+    return seeds
 
 
 def make_config(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from softmask.errors import SoftmaskError
 from softmask.executors import WORKER_DIED, Executor, Outcome
 from softmask.learning.catalogue import METHODS
+from softmask.learning.seeds import Seeds
 from softmask.paper import paper_tables
 from softmask.runs.config import RunConfig, make_config
+from softmask.runs.index import Index
 from softmask.runs.lease import FolderBusyError
 from softmask.runs.run import run
 from softmask.runs.store import Store
@@ -69,14 +71,16 @@ class Grid:
                     left_out[f"{method} on {sequence}"] = reason
                     continue
                 changed = changes(method, sequence) if callable(changes) else changes
-                for seed in dict.fromkeys(seeds):
-                    config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=changed)
+                for config in _seeded(method, sequence, seeds, preset=preset, tasks=tasks, changes=changed):
                     configs[config.id()] = config
         return cls(tuple(configs.values()), left_out)
 
     def cells(self, store: Store) -> list[Cell]:
         """How far each run is."""
-        return [look(config, store) for config in self.configs]
+        index = store.index()
+        found = [look(config, store, index) for config in self.configs]
+        index.save(of_all=False)
+        return found
 
     def run(
         self,
@@ -117,6 +121,14 @@ class Grid:
                 yield Cell(cell.config, cell.state, cell.error, elsewhere=True)
 
 
+def _seeded(method: str, sequence: str, seeds: Sequence[int], **options: Any) -> Iterator[RunConfig]:
+    """One config for each seed, checked once: nothing but the seeds differs."""
+    first, second = (make_config(method, sequence, seed=seed, **options) for seed in (0, 1))
+    set_by_hand = {name: seed for name, seed in vars(first.seeds).items() if seed == getattr(second.seeds, name)}
+    for seed in dict.fromkeys(seeds):
+        yield first.with_seeds(replace(Seeds.all_from(seed), **set_by_hand))
+
+
 def paper_grid(
     *,
     methods: Sequence[str] | None = None,
@@ -148,10 +160,10 @@ def not_in_the_paper(method: str, sequence: str) -> str | None:
     return "N/A in the paper: its training time grows with the square of the number of tasks; name both to run it"
 
 
-def look(config: RunConfig, store: Store) -> Cell:
+def look(config: RunConfig, store: Store, index: Index | None = None) -> Cell:
     """How far a run is."""
     try:
-        known = store.find(config)
+        known = store.find(config, index)
         if known is not None and known.finished:
             return Cell(config, "finished")
         if store.busy(config):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from softmask.errors import SoftmaskError
+from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
 from softmask.runs.config import RunConfig
 from softmask.runs.forecast import Forecast, forecast
@@ -67,7 +68,7 @@ def forecast_grid(
         config = cell.config
         if cell.state == "finished" or config.sequence in unknown:
             continue
-        key = repr(replace(config, seeds=type(config.seeds)()))
+        key = repr(config.with_seeds(Seeds()))
         try:
             if key not in known:
                 name = (config.sequence, config.tasks)

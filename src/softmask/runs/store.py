@@ -20,111 +20,15 @@ from typing import Any
 
 from softmask.errors import SoftmaskError
 from softmask.runs.config import RunConfig
+from softmask.runs.index import Index
 from softmask.runs.lease import Lease
 from softmask.runs.state_file import StateFileError, read_state, write_json, write_state
+from softmask.runs.stored_run import FORMAT, StoredRun, StoreError
 
-FORMAT = 1
-# Events that are written again when work is done again after a kill: the last one with these fields counts.
-IDENTITY = {"epoch": ("task", "epoch"), "task": ("task",), "accuracy": ("after", "task")}
+__all__ = ["FORMAT", "Listener", "RunWriter", "Store", "StoreError", "StoredRun"]
+
 Listener = Callable[[dict[str, Any]], None]
 """Is told every event once it is on disk; may raise to stop the run there."""
-
-
-class StoreError(SoftmaskError):
-    """A run folder that is not what it should be."""
-
-
-class StoredRun:
-    """A run as it lies on disk. Reading never changes it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config = self._read_config()
-
-    def _read_config(self) -> RunConfig:
-        file = self.path / "config.json"
-        try:
-            content = json.loads(file.read_text())
-        except (OSError, ValueError) as error:
-            raise StoreError(f"{file} cannot be read: {error}; delete {self.path} to run it anew") from None
-        version = content.get("format") if isinstance(content, dict) else None
-        if version != FORMAT:
-            raise StoreError(
-                f"{self.path} has format {version!r}; this release reads {FORMAT}: use the one that wrote it"
-            )
-        try:
-            return RunConfig.from_dict(dict(content["config"]))
-        except (SoftmaskError, KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"{file} is not the config of a run: {error or type(error).__name__}") from None
-
-    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What happened, in order; work that was done again after a kill appears once."""
-        found: dict[Any, dict[str, Any]] = {}
-        for number, event in enumerate(self._lines()):
-            if kind is None or event.get("kind") == kind:
-                fields = IDENTITY.get(event["kind"])
-                found[(event["kind"], *(event[field] for field in fields)) if fields else number] = event
-        return list(found.values())
-
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        try:
-            lines = (self.path / "events.jsonl").read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return
-        for line in lines[:-1]:  # what stands after the last line end was torn by a kill
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict) and _is_whole(event):
-                yield event
-
-    @property
-    def finished(self) -> bool:
-        return bool(self.events("finished"))
-
-    @property
-    def status(self) -> str:
-        """finished, failed or unfinished."""
-        last = [event["kind"] for event in self.events() if event["kind"] in ("started", "failed", "finished")]
-        return {"finished": "finished", "failed": "failed"}.get(last[-1] if last else "", "unfinished")
-
-    def accuracies(self, measured: str = "test") -> dict[int, dict[int, float]]:
-        """accuracies()[after][task]: in percent, after learning task `after`."""
-        matrix: dict[int, dict[int, float]] = {}
-        for event in self.events("accuracy"):
-            if measured in event:
-                matrix.setdefault(event["after"], {})[event["task"]] = 100 * event[measured]
-        return matrix
-
-    def task_names(self) -> dict[int, str]:
-        """Which task stood at which place."""
-        return {event["task"]: event["name"] for event in self.events("task")}
-
-    def stages_done(self) -> int:
-        """How many stages are learned and saved."""
-        files = (self.path / "checkpoints").glob("[0-9][0-9][0-9].safetensors")
-        return max((int(file.stem) + 1 for file in files), default=0)
-
-    def require_results(self) -> None:
-        """Raises if accuracies of saved stages are missing. A kill cannot do that: they are written first."""
-        saved = self.stages_done()  # looked up first: whoever writes now adds events before checkpoints
-        rows, learned, whole = self.accuracies("validation"), 0, 0
-        for event in self.events("task"):
-            learned += len(event.get("ids", ()))
-            whole += len(rows.get(event["task"], ())) == learned
-        if whole < saved:
-            raise StoreError(
-                f"{self.path / 'events.jsonl'} lacks results of tasks that were learned: delete {self.path} to run anew"
-            )
-
-    def checkpoint(self, stage: int) -> Any:
-        """The method's state after a stage."""
-        file = self.path / "checkpoints" / f"{stage:03}.safetensors"
-        try:
-            return read_state(file)
-        except StateFileError as error:
-            raise StoreError(f"{error}; delete this file: what it held is learned again") from None
 
 
 class RunWriter:
@@ -248,15 +152,21 @@ class Store:
         path = self.root / config.id()
         return RunWriter(path, config, checkpoint_every=checkpoint_every, keep=keep, listeners=listeners)
 
-    def find(self, config: RunConfig) -> StoredRun | None:
-        """The run of this config, if it was begun."""
+    def find(self, config: RunConfig, index: Index | None = None) -> StoredRun | None:
+        """The run of this config, if it was begun. Whoever looks for many hands the store's index along."""
         path = self.root / config.id()
         if not (path / "config.json").exists():
             return None
-        run = self._whole_run(path)
+        run = (index.find(path) or index.read(path)) if index else StoredRun(path)
+        if (problem := run.summary().problem) is not None:
+            raise StoreError(problem)
         if run.config != config:
             raise StoreError(f"{path / 'config.json'} was changed after the run began: delete {path} to run it anew")
         return run
+
+    def index(self) -> Index:
+        """What was found in this store the last time."""
+        return Index(self.root)
 
     def busy(self, config: RunConfig) -> bool:
         """Whether a live process writes the run of this config."""
@@ -264,33 +174,26 @@ class Store:
 
     def runs(self) -> Iterator[StoredRun]:
         """Every readable run; `problems()` tells of the others."""
-        for path in self._folders():
-            try:
-                yield self._whole_run(path)
-            except SoftmaskError:
-                continue
+        return (run for run in self.look() if isinstance(run, StoredRun))
 
     def problems(self) -> list[str]:
         """Why folders in the store are no runs."""
-        found = []
+        return [problem for problem in self.look() if isinstance(problem, str)]
+
+    def look(self) -> Iterator[StoredRun | str]:
+        """Each folder as a run, or why it is none. What was found the last time is not read again."""
+        index = self.index()
         for path in self._folders():
             try:
-                self._whole_run(path)
+                run = index.find(path) or index.read(path)
             except SoftmaskError as error:
-                found.append(str(error))
-        return found
-
-    @staticmethod
-    def _whole_run(path: Path) -> StoredRun:
-        run = StoredRun(path)
-        run.require_results()
-        return run
+                yield str(error)
+                continue
+            yield run.summary().problem or run
+        index.save(of_all=True)
 
     def _folders(self) -> list[Path]:
-        return sorted(path for path in self.root.glob("*") if path.is_dir()) if self.root.is_dir() else []
-
-
-def _is_whole(event: dict[str, Any]) -> bool:
-    """Whether a line that is JSON can be one of ours."""
-    kind = event.get("kind")
-    return isinstance(kind, str) and all(isinstance(event.get(field), int) for field in IDENTITY.get(kind, ()))
+        if not self.root.is_dir():
+            return []
+        with os.scandir(self.root) as entries:
+            return [self.root / name for name in sorted(entry.name for entry in entries if entry.is_dir())]

@@ -1,0 +1,74 @@
+"""What was found in the folders of a store, kept from one time to the next. Only a cache, and not in the store itself.
+
+An entry counts as long as the run's files have the size, time and number that they had; else the folder is read again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from softmask.runs.config import read_config
+from softmask.runs.stored_run import StoredRun, Summary, signature
+from softmask.sequences.cache import cache_folder
+
+FORMAT = 1
+# A file that was written just now may be written again within the same tick of the clock.
+SECONDS_TOO_YOUNG = 2.0
+
+
+class Index:
+    """Entries of one store. Damaged, old or missing ones are made anew; whoever saves last is right, too."""
+
+    def __init__(self, root: Path) -> None:
+        name = hashlib.sha256(os.path.abspath(root).encode()).hexdigest()[:16]
+        self.path = cache_folder() / "stores" / f"{name}.json"
+        self._before = self._load()
+        self._now: dict[str, Any] = {}
+
+    def find(self, path: Path) -> StoredRun | None:
+        """The run in this folder if it is known and has not changed."""
+        entry = self._before.get(path.name)
+        try:
+            if entry is None or tuple(entry["signature"]) != (found := signature(path)):
+                return None
+            # The config is checked again: a method or a sequence may have been removed or renamed since.
+            run = StoredRun(path, (read_config(entry["config"]), found, Summary(**entry["summary"])))
+        except (KeyError, TypeError, ValueError):
+            return None
+        self._now[path.name] = entry
+        return run
+
+    def read(self, path: Path) -> StoredRun:
+        """The run in this folder, to be known the next time."""
+        before = signature(path)
+        run = StoredRun(path)
+        summary = run.summary()
+        if max(before[1::3]) < (time.time() - SECONDS_TOO_YOUNG) * 1e9:
+            facts = dataclasses.asdict(summary)
+            self._now[path.name] = {"signature": before, "config": run.config.to_dict(), "summary": facts}
+        return run
+
+    def save(self, *, of_all: bool) -> None:
+        """Without it the next time takes longer, and that is all. If all folders were seen, others are forgotten."""
+        entries = self._now if of_all else {**self._before, **self._now}
+        if entries == self._before:
+            return
+        with suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            aside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+            aside.write_text(json.dumps({"format": FORMAT, "runs": entries}))
+            os.replace(aside, self.path)
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            content = json.loads(self.path.read_text())
+            return dict(content["runs"]) if content["format"] == FORMAT else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}

@@ -1,0 +1,169 @@
+"""A run as it lies on disk: its config, what happened, its checkpoints. Reading never changes anything."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from softmask.errors import SoftmaskError
+from softmask.metrics import average_accuracy
+from softmask.runs.config import RunConfig, read_config
+from softmask.runs.state_file import StateFileError, read_state
+
+FORMAT = 1
+# Events that are written again when work is done again after a kill: the last one with these fields counts.
+IDENTITY = {"epoch": ("task", "epoch"), "task": ("task",), "accuracy": ("after", "task")}
+Signature = tuple[int, ...]
+"""Size, time and number of a run's files: equal ones have equal content, since a run only appends."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is asked of a run most often."""
+
+    status: str
+    """finished, failed or unfinished."""
+    tasks: int
+    """Learned so far."""
+    accuracy: float | None
+    """The mean over the tasks learned so far, on their test sets."""
+    problem: str | None = None
+    """Why its results cannot be used."""
+
+
+class StoreError(SoftmaskError):
+    """A run folder that is not what it should be."""
+
+
+class StoredRun:
+    """A run as it lies on disk. Reading never changes it."""
+
+    def __init__(self, path: Path, known: tuple[RunConfig, Signature, Summary] | None = None) -> None:
+        self.path = path
+        self.config = known[0] if known else self._read_config()
+        self._summary = known[1:] if known else None
+
+    def _read_config(self) -> RunConfig:
+        file = self.path / "config.json"
+        try:
+            content = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{file} cannot be read: {error}; delete {self.path} to run it anew") from None
+        version = content.get("format") if isinstance(content, dict) else None
+        if version != FORMAT:
+            raise StoreError(
+                f"{self.path} has format {version!r}; this release reads {FORMAT}: use the one that wrote it"
+            )
+        try:
+            return read_config(dict(content["config"]))
+        except (SoftmaskError, KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"{file} is not the config of a run: {error or type(error).__name__}") from None
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """What happened, in order; work that was done again after a kill appears once."""
+        found: dict[Any, dict[str, Any]] = {}
+        for number, event in enumerate(self._lines()):
+            if kind is None or event.get("kind") == kind:
+                fields = IDENTITY.get(event["kind"])
+                found[(event["kind"], *(event[field] for field in fields)) if fields else number] = event
+        return list(found.values())
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        try:
+            lines = (self.path / "events.jsonl").read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return
+        for line in lines[:-1]:  # what stands after the last line end was torn by a kill
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and _is_whole(event):
+                yield event
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished"
+
+    @property
+    def status(self) -> str:
+        """finished, failed or unfinished."""
+        return self.summary().status
+
+    def summary(self) -> Summary:
+        """Read again only if the run's files have changed since."""
+        now = signature(self.path)
+        if self._summary is None or self._summary[0] != now:
+            self._summary = now, self._summarise()
+        return self._summary[1]
+
+    def _summarise(self) -> Summary:
+        kinds = [event["kind"] for event in self._lines()]
+        last = [kind for kind in kinds if kind in ("started", "failed", "finished")][-1:]
+        status = "finished" if "finished" in kinds else "failed" if last == ["failed"] else "unfinished"
+        matrix = self.accuracies()
+        try:
+            self.require_results()
+            problem = None
+        except StoreError as error:
+            problem = str(error)
+        return Summary(status, len(self.task_names()), average_accuracy(matrix) if matrix else None, problem)
+
+    def accuracies(self, measured: str = "test") -> dict[int, dict[int, float]]:
+        """accuracies()[after][task]: in percent, after learning task `after`."""
+        matrix: dict[int, dict[int, float]] = {}
+        for event in self.events("accuracy"):
+            if measured in event:
+                matrix.setdefault(event["after"], {})[event["task"]] = 100 * event[measured]
+        return matrix
+
+    def task_names(self) -> dict[int, str]:
+        """Which task stood at which place."""
+        return {event["task"]: event["name"] for event in self.events("task")}
+
+    def stages_done(self) -> int:
+        """How many stages are learned and saved."""
+        files = (self.path / "checkpoints").glob("[0-9][0-9][0-9].safetensors")
+        return max((int(file.stem) + 1 for file in files), default=0)
+
+    def require_results(self) -> None:
+        """Raises if accuracies of saved stages are missing. A kill cannot do that: they are written first."""
+        saved = self.stages_done()  # looked up first: whoever writes now adds events before checkpoints
+        rows, learned, whole = self.accuracies("validation"), 0, 0
+        for event in self.events("task"):
+            learned += len(event.get("ids", ()))
+            whole += len(rows.get(event["task"], ())) == learned
+        if whole < saved:
+            raise StoreError(
+                f"{self.path / 'events.jsonl'} lacks results of tasks that were learned: delete {self.path} to run anew"
+            )
+
+    def checkpoint(self, stage: int) -> Any:
+        """The method's state after a stage."""
+        file = self.path / "checkpoints" / f"{stage:03}.safetensors"
+        try:
+            return read_state(file)
+        except StateFileError as error:
+            raise StoreError(f"{error}; delete this file: what it held is learned again") from None
+
+
+def _is_whole(event: dict[str, Any]) -> bool:
+    """Whether a line that is JSON can be one of ours."""
+    kind = event.get("kind")
+    return isinstance(kind, str) and all(isinstance(event.get(field), int) for field in IDENTITY.get(kind, ()))
+
+
+def signature(folder: Path) -> Signature:
+    """Of a run's folder, without opening a file."""
+    found: list[int] = []
+    for name in ("config.json", "events.jsonl", "checkpoints"):
+        try:
+            facts = os.stat(f"{folder}/{name}")
+            found += (facts.st_size, facts.st_mtime_ns, facts.st_ino)
+        except FileNotFoundError:
+            found += (-1, 0, 0)
+    return tuple(found)
