@@ -277,7 +277,7 @@ def test_two_processes_share_the_trials(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_twenty_trials_of_spg_improve_on_the_defaults_or_say_so(tmp_path: Path) -> None:
-    given = plan(trials=20, tasks=5, changes={"width": 0.125, "epochs": 4, "batch": 16})
+    given = plan(trials=20, tasks=5, changes={"width": 0.0625, "epochs": 2})
     search = searched(given, tmp_path)
     found = found_settings(search, search.trials()).found
     assert found["trials"] == 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from softmask.runs.grid_file import GridFile, parse_seeds, read_grid_file
 from softmask.runs.grid_forecast import GridForecast, forecast_grid
 from softmask.runs.settings_file import settings_changes
 from softmask.runs.store import Store
+from softmask.trackers import check_trackers, tracked
 
 ALL = "all"
 Names = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in `spg,ncl,one`, or `all`.")]
@@ -51,6 +53,7 @@ def grid_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell cells, time, memory and disk.")] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs that a kill may cost at most.")] = 1,
     keep: Annotated[str, typer.Option(help="Which task checkpoints to keep: `last` or `all`.")] = "last",
+    track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Run methods x sequences x seeds. Run it again, or beside itself: only what is missing is done.
@@ -59,6 +62,7 @@ def grid_command(
     """
     if keep not in ("last", "all"):
         raise typer.BadParameter(f"{keep!r} is neither `last` nor `all`", param_hint="--keep")
+    check_trackers(track or ())
     wanted = _with_flags(
         read_grid_file(file) if file else GridFile(), methods, sequences, seeds, paper, preset, tasks, settings
     )
@@ -74,7 +78,13 @@ def grid_command(
     ended = []
     with GridDisplay(grid.cells(kept), workers.jobs, retry_failed=retry_failed) as display:
         for cell in grid.run(
-            kept, workers, data=data, keep=keep, checkpoint_every=checkpoint_every, retry_failed=retry_failed
+            kept,
+            workers,
+            data=data,
+            keep=keep,
+            checkpoint_every=checkpoint_every,
+            retry_failed=retry_failed,
+            listening=functools.partial(tracked, names=track) if track else None,
         ):
             ended.append(cell)
             display.ended(cell)

@@ -33,6 +33,10 @@ Settings = Annotated[
         "by its authors. What `--set` says goes before them.",
     ),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", help="Send all numbers to `tensorboard`, `mlflow` or `wandb` too. May be repeated."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DEFAULT_STORE = Path("softmask-runs")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,8 +17,9 @@ from softmask.metrics import FORMULAS
 from softmask.runs.config import RunConfig, make_config
 from softmask.runs.forecast import forecast
 from softmask.runs.run import load, run
-from softmask.runs.store import Store, StoredRun
+from softmask.runs.store import Listener, Store, StoredRun
 from softmask.sequences import sequence_facts
+from softmask.trackers import check_trackers, tracked
 
 
 def run_command(
@@ -35,6 +37,7 @@ def run_command(
     threads: Annotated[int, typer.Option(min=1, help="Two runs side by side beat one on two threads.")] = 1,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs that a kill may cost at most.")] = 1,
     keep: Annotated[str, typer.Option(help="Which task checkpoints to keep: `last` or `all`.")] = "last",
+    track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Learn a sequence of tasks with one method. Run it again to continue after an interruption.
@@ -43,6 +46,7 @@ def run_command(
     """
     if keep not in ("last", "all"):
         raise typer.BadParameter(f"{keep!r} is neither `last` nor `all`", param_hint="--keep")
+    check_trackers(track or ())
     changes = options.all_changes(settings, change, method, sequence)
     config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=changes)
     if dry_run:
@@ -51,7 +55,9 @@ def run_command(
     kept = Store(store)
     wanted = [_reference(config), config] if with_one and method != REFERENCE else [config]
     for each in wanted:
-        done = perform(each, kept, data, threads=threads, checkpoint_every=checkpoint_every, keep=keep)
+        done = perform(
+            each, kept, data, threads=threads, checkpoint_every=checkpoint_every, keep=keep, track=track or ()
+        )
     _show(done, kept, as_json)
 
 
@@ -63,8 +69,16 @@ def perform(
     threads: int = 1,
     checkpoint_every: int = 1,
     keep: str = "last",
+    track: Sequence[str] = (),
 ) -> StoredRun:
-    """Runs under a progress display."""
+    """Runs under a progress display; trackers get what they lack of a finished run, too."""
+    with tracked(config, store, track) as listeners:
+        return _perform(config, store, data, listeners, threads=threads, checkpoint_every=checkpoint_every, keep=keep)
+
+
+def _perform(
+    config: RunConfig, store: Store, data: Path | None, listeners: Sequence[Listener], **options: Any
+) -> StoredRun:
     known = store.find(config)
     if known is not None and known.finished:
         tell(f"{config.method} on {config.sequence}: already finished, nothing to do")
@@ -72,15 +86,7 @@ def perform(
     tasks = config.tasks or sequence_facts(config.sequence).tasks
     label = f"{config.method} on {config.sequence}"
     with Progress(label, tasks, config.training.epochs) as progress:
-        return run(
-            config,
-            store,
-            data=data,
-            threads=threads,
-            checkpoint_every=checkpoint_every,
-            keep=keep,
-            watch=progress,
-        )
+        return run(config, store, data=data, watch=progress, listeners=listeners, **options)
 
 
 def _reference(config: RunConfig) -> RunConfig:

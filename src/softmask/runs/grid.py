@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,13 +19,15 @@ from softmask.runs.config import RunConfig, make_config
 from softmask.runs.index import Index
 from softmask.runs.lease import FolderBusyError
 from softmask.runs.run import run
-from softmask.runs.store import Store
+from softmask.runs.store import Listener, Store
 
 PAPER_SEEDS = (1, 2, 3, 4, 5)
 SECONDS_BETWEEN_LOOKS = 1.0
 State = Literal["finished", "failed", "running", "begun", "missing"]
 Changes = Callable[[str, str], Mapping[str, Any]]
 """What is changed for a method on a sequence."""
+Listening = Callable[[RunConfig, Store], AbstractContextManager[Sequence[Listener]]]
+"""Who listens to a cell while it runs; must be something that can go to another process."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class Grid:
         keep: str = "last",
         checkpoint_every: int = 1,
         retry_failed: bool = False,
+        listening: Listening | None = None,
     ) -> Iterator[Cell]:
         """Runs what is missing; yields every cell once, when it has come to its end, the finished ones first.
 
@@ -177,9 +181,12 @@ def look(config: RunConfig, store: Store, index: Index | None = None) -> Cell:
         return Cell(config, "failed", str(error))
 
 
-def _run_cell(config: RunConfig, *, store: Store, data: Path | None, keep: str, checkpoint_every: int) -> None:
+def _run_cell(
+    config: RunConfig, *, store: Store, data: Path | None, keep: str, checkpoint_every: int, listening: Listening | None
+) -> None:
     """What a worker does. Everything worth keeping is in the store."""
-    run(config, store, data=data, keep=keep, checkpoint_every=checkpoint_every)
+    with nullcontext([]) if listening is None else listening(config, store) as listeners:
+        run(config, store, data=data, keep=keep, checkpoint_every=checkpoint_every, listeners=listeners)
 
 
 def _ended(outcome: Outcome[RunConfig, None], store: Store) -> Cell:
