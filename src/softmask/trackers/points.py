@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from softmask.runs.store import IDENTITY
+from softmask.runs.stored_run import IDENTITY
 
 EPOCH_FIELDS = {"train_loss": "train/loss", "val_loss": "validation/loss", "val_accuracy": "validation/accuracy"}
 
