@@ -131,3 +131,14 @@ def test_wrong_usage(tmp_path: Path, arguments: list[str], told: str) -> None:
     assert ended.code == 2
     assert told in ended.err.replace("\n", " ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_cells_are_tracked_in_their_own_processes(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    store = tmp_path / "store"
+    options = ["--methods", "ncl", "--sequences", "D-5", "--seeds", "1", "--preset", "short", "--tasks", 1]
+    options += ["--set", "width=0.0625", "--set", "epochs=1", "--store", store, "--jobs", 1]
+    assert softmask("grid", *options, "--track", "tensorboard").code == 0
+    (run,) = Store(store).runs()
+    assert list((run.path / "tensorboard").glob("events.out.tfevents.*"))
+    assert softmask("grid", *options, "--track", "tensorbord").code == 2

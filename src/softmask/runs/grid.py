@@ -103,7 +103,12 @@ class Grid:
         """
         store = Store(store.root.absolute())  # workers may stand elsewhere
         work = functools.partial(
-            _run_cell, store=store, data=data and data.absolute(), keep=keep, checkpoint_every=checkpoint_every
+            _run_cell,
+            store=store,
+            data=data and data.absolute(),
+            keep=keep,
+            checkpoint_every=checkpoint_every,
+            listening=listening,
         )
         waiting: dict[str, RunConfig] = {}
         for cell in self.cells(store):
