@@ -50,5 +50,7 @@ def test_imports_point_one_way(file: Path) -> None:
 
 @pytest.mark.parametrize("name", [module.name for module in pkgutil.walk_packages(softmask.__path__, "softmask.")])
 def test_every_module_imports(name: str) -> None:
+    if name == "softmask.integrations.avalanche":
+        pytest.skip("torchvision, which Avalanche imports, does not load beside a CPU torch: see test_avalanche.py")
     if not name.endswith("__main__"):
         assert importlib.import_module(name)

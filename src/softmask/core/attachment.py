@@ -24,6 +24,9 @@ class Attachment:
     def __init__(self, mask: SoftMask, optimizer: Optimizer, head: Sequence[nn.Parameter], scale: str) -> None:
         if scale not in SCALES:
             raise ValueError(f"scale must be one of {', '.join(SCALES)}, not {scale!r}")
+        # Trainers wrap an optimizer in another that has no hooks of its own; the inner one takes the steps.
+        while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+            optimizer = inner
         if optimizer in mask.attached:
             raise RuntimeError("this mask is already attached to this optimizer: remove() the earlier handle first")
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

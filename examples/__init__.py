@@ -1,0 +1,1 @@
+"""Examples to copy from; tests run them."""

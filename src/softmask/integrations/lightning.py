@@ -1,0 +1,79 @@
+"""Soft-masking in a Lightning Trainer (extra `lightning`).
+
+callback = SoftMaskCallback(SoftMask(module.backbone), head="head")
+for loader in tasks:
+    module.head = torch.nn.Linear(...)                         # a new head for each task
+    Trainer(max_epochs=5, callbacks=[callback]).fit(module, loader)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+
+from softmask.core import SoftMask
+from softmask.core.attachment import Attachment
+from softmask.integrations.heads import KeptHeads
+
+
+class SoftMaskCallback(Callback):
+    """Protects earlier tasks while a Trainer fits; measures what the new one needs when it ends.
+
+    Batches are `(x, y)`, and `loss(head(backbone(x)), y)` is what importance is measured by. Use one callback for all
+    tasks: it keeps a copy of each task's head (`heads`). Importance goes into Lightning's checkpoints by itself.
+    """
+
+    def __init__(
+        self,
+        mask: SoftMask,
+        head: str = "head",
+        loss: Callable[[Tensor, Any], Tensor] = F.cross_entropy,
+        scale: Literal["auto", "gradient", "update"] = "auto",
+    ) -> None:
+        self.mask, self.loss = mask, loss
+        self.scale: Literal["auto", "gradient", "update"] = scale
+        self.kept = KeptHeads(head)
+        self._attachments: list[Attachment] = []
+
+    @property
+    def heads(self) -> list[nn.Module]:
+        """Copies of the heads of the tasks learned so far."""
+        return self.kept.modules
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        head = self.kept.current(pl_module)
+        self._attachments = [self.mask.attach(optimizer, head, self.scale) for optimizer in trainer.optimizers]
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._release()
+        self.mask.consolidate(_OnDevice(trainer, pl_module), self.kept.current(pl_module), self.heads, self.loss)
+        self.kept.keep(pl_module)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._release()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.mask.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.mask.load_state_dict(state_dict)
+
+    def _release(self) -> None:
+        for attachment in self._attachments:
+            attachment.remove()
+        self._attachments = []
+
+
+class _OnDevice:
+    """The training batches on the module's device, as often as they are asked for."""
+
+    def __init__(self, trainer: Trainer, module: LightningModule) -> None:
+        self.trainer, self.module = trainer, module
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.trainer.train_dataloader or ():
+            yield self.module.transfer_batch_to_device(batch, self.module.device, 0)

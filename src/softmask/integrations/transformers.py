@@ -1,0 +1,89 @@
+"""Soft-masking in the Trainer of Hugging Face transformers (extra `transformers`).
+
+callback = SoftMaskCallback(SoftMask(model.bert), head="classifier")
+for dataset in tasks:
+    model.classifier = torch.nn.Linear(...)                    # a new head for each task
+    Trainer(model, args, train_dataset=dataset, callbacks=[callback]).train()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from softmask.core import SoftMask, gradient_importance
+from softmask.core.attachment import Attachment
+from softmask.integrations.heads import KeptHeads, first_tensor
+
+
+class SoftMaskCallback(TrainerCallback):
+    """Protects earlier tasks while a Trainer trains; measures what the new one needs when it ends.
+
+    Use one callback for all tasks: it keeps a copy of each task's head (`heads`), which cross-head importance needs and
+    with which old tasks are evaluated. `head` names the head inside the model. `batches` limits how many batches
+    importance is measured on.
+    """
+
+    def __init__(
+        self,
+        mask: SoftMask,
+        head: str = "classifier",
+        scale: Literal["auto", "gradient", "update"] = "auto",
+        batches: int | None = None,
+    ) -> None:
+        self.mask, self.scale, self.batches = mask, scale, batches
+        self.kept = KeptHeads(head)
+        self._attachment: Attachment | None = None
+
+    @property
+    def heads(self) -> list[nn.Module]:
+        """Copies of the heads of the tasks learned so far."""
+        return self.kept.modules
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.release()
+        head = self.kept.current(kwargs["model"])
+        self._attachment = self.mask.attach(kwargs["optimizer"], head=head, scale=self.scale)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.release()
+        model, loader = kwargs["model"], kwargs["train_dataloader"]
+        losses: list[Callable[[Any, Any], Tensor]] = [lambda batch, _: model(**batch).loss]
+        losses += [self._through(model, head) for head in self.heads]
+        self.mask.update(gradient_importance(self.mask.backbone, _Pairs(loader, self.batches), losses))
+        self.kept.keep(model)
+
+    def release(self) -> None:
+        """Let the optimizer go; needed by hand only after a training that was broken off."""
+        if self._attachment is not None:
+            self._attachment.remove()
+            self._attachment = None
+
+    def _through(self, model: nn.Module, head: nn.Module) -> Callable[[Any, Any], Tensor]:
+        """Eq. 2 for an old head: the sum of its logits; labels are not used."""
+
+        def loss(batch: Mapping[str, Any], _: Any) -> Tensor:
+            with self.kept.in_place(model, head):
+                inputs = {name: value for name, value in batch.items() if name not in ("labels", "label")}
+                total: Tensor = first_tensor(model(**inputs)).sum()
+                return total
+
+        return loss
+
+
+class _Pairs:
+    """A loader of dictionaries as `(x, y)` batches that may be gone through again."""
+
+    def __init__(self, loader: Iterable[Any], most: int | None) -> None:
+        self.loader, self.most = loader, most
+
+    def __iter__(self) -> Iterator[tuple[Any, None]]:
+        return ((batch, None) for batch in islice(self.loader, self.most))
