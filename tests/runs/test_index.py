@@ -51,9 +51,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     usual = StoredRun._lines
 
-    def note(stored: StoredRun) -> object:
+    def note(stored: StoredRun, without: str | None = None) -> object:
         found.append(stored.path.name)
-        return usual(stored)
+        return usual(stored, without)
 
     monkeypatch.setattr(StoredRun, "_lines", note)
     return found

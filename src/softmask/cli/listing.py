@@ -90,7 +90,7 @@ def runs(store: options.StorePath = options.DEFAULT_STORE, as_json: options.AsJs
 
 
 def _run_row(run: StoredRun) -> tuple[Cell, ...]:
-    config, summary = run.config, run.summary()
+    config, summary = run.config, run.known_summary()
     seeds = config.seeds
     alike = len({seeds.order, seeds.split, seeds.init, seeds.batches}) == 1
     return (

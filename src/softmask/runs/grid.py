@@ -173,7 +173,7 @@ def look(config: RunConfig, store: Store, index: Index | None = None) -> Cell:
     """How far a run is."""
     try:
         known = store.find(config, index)
-        if known is not None and known.finished:
+        if known is not None and known.known_summary().status == "finished":
             return Cell(config, "finished")
         if store.busy(config):
             return Cell(config, "running")

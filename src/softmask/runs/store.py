@@ -158,7 +158,7 @@ class Store:
         if not (path / "config.json").exists():
             return None
         run = (index.find(path) or index.read(path)) if index else StoredRun(path)
-        if (problem := run.summary().problem) is not None:
+        if (problem := run.known_summary().problem) is not None:
             raise StoreError(problem)
         if run.config != config:
             raise StoreError(f"{path / 'config.json'} was changed after the run began: delete {path} to run it anew")
@@ -189,7 +189,7 @@ class Store:
             except SoftmaskError as error:
                 yield str(error)
                 continue
-            yield run.summary().problem or run
+            yield run.known_summary().problem or run
         index.save(of_all=True)
 
     def _folders(self) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,19 +65,18 @@ class StoredRun:
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         """What happened, in order; work that was done again after a kill appears once."""
-        found: dict[Any, dict[str, Any]] = {}
-        for number, event in enumerate(self._lines()):
-            if kind is None or event.get("kind") == kind:
-                fields = IDENTITY.get(event["kind"])
-                found[(event["kind"], *(event[field] for field in fields)) if fields else number] = event
-        return list(found.values())
+        return _once(event for event in self._lines() if kind is None or event["kind"] == kind)
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
+    def _lines(self, without: str | None = None) -> Iterator[dict[str, Any]]:
+        """All lines that are whole; those of one kind may be left out before they are read."""
         try:
             lines = (self.path / "events.jsonl").read_bytes().split(b"\n")
         except FileNotFoundError:
             return
+        passed_over = b'{"kind": "%s"' % without.encode() if without else None
         for line in lines[:-1]:  # what stands after the last line end was torn by a kill
+            if passed_over is not None and line.startswith(passed_over):
+                continue
             try:
                 event = json.loads(line)
             except ValueError:
@@ -101,25 +100,30 @@ class StoredRun:
             self._summary = now, self._summarise()
         return self._summary[1]
 
+    def known_summary(self) -> Summary:
+        """As it was when it was last looked at."""
+        return self._summary[1] if self._summary is not None else self.summary()
+
     def _summarise(self) -> Summary:
-        kinds = [event["kind"] for event in self._lines()]
+        saved = self.stages_done()  # looked up first: whoever writes now adds events before checkpoints
+        events = _once(self._lines(without="epoch"))
+        kinds = [event["kind"] for event in events]
         last = [kind for kind in kinds if kind in ("started", "failed", "finished")][-1:]
         status = "finished" if "finished" in kinds else "failed" if last == ["failed"] else "unfinished"
-        matrix = self.accuracies()
-        try:
-            self.require_results()
-            problem = None
-        except StoreError as error:
-            problem = str(error)
-        return Summary(status, len(self.task_names()), average_accuracy(matrix) if matrix else None, problem)
+        matrix = _matrix(events, "test")
+        return Summary(
+            status,
+            tasks=kinds.count("task"),
+            accuracy=average_accuracy(matrix) if matrix else None,
+            problem=None if _whole_stages(events) >= saved else self._lacking(),
+        )
+
+    def _lacking(self) -> str:
+        return f"{self.path / 'events.jsonl'} lacks results of tasks that were learned: delete {self.path} to run anew"
 
     def accuracies(self, measured: str = "test") -> dict[int, dict[int, float]]:
         """accuracies()[after][task]: in percent, after learning task `after`."""
-        matrix: dict[int, dict[int, float]] = {}
-        for event in self.events("accuracy"):
-            if measured in event:
-                matrix.setdefault(event["after"], {})[event["task"]] = 100 * event[measured]
-        return matrix
+        return _matrix(self.events("accuracy"), measured)
 
     def task_names(self) -> dict[int, str]:
         """Which task stood at which place."""
@@ -132,15 +136,8 @@ class StoredRun:
 
     def require_results(self) -> None:
         """Raises if accuracies of saved stages are missing. A kill cannot do that: they are written first."""
-        saved = self.stages_done()  # looked up first: whoever writes now adds events before checkpoints
-        rows, learned, whole = self.accuracies("validation"), 0, 0
-        for event in self.events("task"):
-            learned += len(event.get("ids", ()))
-            whole += len(rows.get(event["task"], ())) == learned
-        if whole < saved:
-            raise StoreError(
-                f"{self.path / 'events.jsonl'} lacks results of tasks that were learned: delete {self.path} to run anew"
-            )
+        if (problem := self.summary().problem) is not None:
+            raise StoreError(problem)
 
     def checkpoint(self, stage: int) -> Any:
         """The method's state after a stage."""
@@ -149,6 +146,34 @@ class StoredRun:
             return read_state(file)
         except StateFileError as error:
             raise StoreError(f"{error}; delete this file: what it held is learned again") from None
+
+
+def _once(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of events that were written again, the last one, at the place of the first."""
+    found: dict[Any, dict[str, Any]] = {}
+    for number, event in enumerate(events):
+        fields = IDENTITY.get(event["kind"])
+        found[(event["kind"], *(event[field] for field in fields)) if fields else number] = event
+    return list(found.values())
+
+
+def _matrix(events: Iterable[dict[str, Any]], measured: str) -> dict[int, dict[int, float]]:
+    matrix: dict[int, dict[int, float]] = {}
+    for event in events:
+        if event["kind"] == "accuracy" and measured in event:
+            matrix.setdefault(event["after"], {})[event["task"]] = 100 * event[measured]
+    return matrix
+
+
+def _whole_stages(events: Iterable[dict[str, Any]]) -> int:
+    """How many stages have the accuracies of all tasks that were learned until then."""
+    events = list(events)
+    rows, learned, whole = _matrix(events, "validation"), 0, 0
+    for event in events:
+        if event["kind"] == "task":
+            learned += len(event.get("ids", ()))
+            whole += len(rows.get(event["task"], ())) == learned
+    return whole
 
 
 def _is_whole(event: dict[str, Any]) -> bool:
