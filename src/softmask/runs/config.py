@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import hashlib
@@ -63,9 +62,8 @@ class RunConfig:
 
     def with_seeds(self, seeds: Seeds) -> RunConfig:
         """The same run with other seeds. Nothing else is checked again: many runs differ in their seeds alone."""
-        other = copy.copy(self)
-        object.__setattr__(other, "settings", dict(self.settings))
-        object.__setattr__(other, "seeds", _checked_seeds(seeds))
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), settings=dict(self.settings), seeds=_checked_seeds(seeds))
         return other
 
     def digest(self) -> str:

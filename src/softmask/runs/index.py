@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from softmask.runs.config import read_config
+from softmask.learning.seeds import Seeds
+from softmask.runs.config import RunConfig
 from softmask.runs.stored_run import StoredRun, Summary, signature
 from softmask.sequences.cache import cache_folder
 
@@ -24,12 +25,16 @@ SECONDS_TOO_YOUNG = 2.0
 
 
 class Index:
-    """Entries of one store. Damaged, old or missing ones are made anew; whoever saves last is right, too."""
+    """Entries of one store. Damaged, old or missing ones are made anew; whoever saves last is right, too.
+
+    Many runs differ in their seeds alone: their configs are kept, read and checked once, as ways to run.
+    """
 
     def __init__(self, root: Path) -> None:
         name = hashlib.sha256(os.path.abspath(root).encode()).hexdigest()[:16]
         self.path = cache_folder() / "stores" / f"{name}.json"
-        self._before = self._load()
+        self._ways, self._before = self._load()
+        self._configs: dict[str, RunConfig] = {}
         self._now: dict[str, Any] = {}
 
     def find(self, path: Path) -> StoredRun | None:
@@ -38,12 +43,18 @@ class Index:
         try:
             if entry is None or tuple(entry["signature"]) != (found := signature(path)):
                 return None
-            # The config is checked again: a method or a sequence may have been removed or renamed since.
-            run = StoredRun(path, (read_config(entry["config"]), found, Summary(**entry["summary"])))
+            config = self._config(entry["way"]).with_seeds(Seeds(*entry["seeds"]))
+            run = StoredRun(path, (config, found, Summary(**entry["summary"])))
         except (KeyError, TypeError, ValueError):
             return None
         self._now[path.name] = entry
         return run
+
+    def _config(self, way: str) -> RunConfig:
+        """Checked again each time: a method or a sequence may have been removed or renamed since."""
+        if way not in self._configs:
+            self._configs[way] = RunConfig.from_dict(self._ways[way])
+        return self._configs[way]
 
     def read(self, path: Path) -> StoredRun:
         """The run in this folder, to be known the next time."""
@@ -51,8 +62,14 @@ class Index:
         run = StoredRun(path)
         summary = run.summary()
         if max(before[1::3]) < (time.time() - SECONDS_TOO_YOUNG) * 1e9:
-            facts = dataclasses.asdict(summary)
-            self._now[path.name] = {"signature": before, "config": run.config.to_dict(), "summary": facts}
+            way = run.config.with_seeds(Seeds())
+            self._ways.setdefault(way.id(), way.to_dict())
+            self._now[path.name] = {
+                "signature": before,
+                "way": way.id(),
+                "seeds": list(vars(run.config.seeds).values()),
+                "summary": dataclasses.asdict(summary),
+            }
         return run
 
     def save(self, *, of_all: bool) -> None:
@@ -63,12 +80,16 @@ class Index:
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             aside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-            aside.write_text(json.dumps({"format": FORMAT, "runs": entries}))
+            used = {entry["way"] for entry in entries.values()}
+            ways = {name: raw for name, raw in self._ways.items() if name in used}
+            aside.write_text(json.dumps({"format": FORMAT, "ways": ways, "runs": entries}))
             os.replace(aside, self.path)
 
-    def _load(self) -> dict[str, Any]:
+    def _load(self) -> tuple[dict[str, Any], dict[str, Any]]:
         try:
             content = json.loads(self.path.read_text())
-            return dict(content["runs"]) if content["format"] == FORMAT else {}
+            if content["format"] == FORMAT:
+                return dict(content["ways"]), dict(content["runs"])
         except (OSError, ValueError, KeyError, TypeError):
-            return {}
+            pass
+        return {}, {}

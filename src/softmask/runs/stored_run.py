@@ -185,9 +185,10 @@ def _is_whole(event: dict[str, Any]) -> bool:
 def signature(folder: Path) -> Signature:
     """Of a run's folder, without opening a file."""
     found: list[int] = []
+    place = str(folder)
     for name in ("config.json", "events.jsonl", "checkpoints"):
         try:
-            facts = os.stat(f"{folder}/{name}")
+            facts = os.stat(f"{place}/{name}")
             found += (facts.st_size, facts.st_mtime_ns, facts.st_ino)
         except FileNotFoundError:
             found += (-1, 0, 0)
