@@ -79,9 +79,7 @@ def test_serial_pool_and_ray_give_the_same_bits(cluster: Any, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_node_dies_in_the_middle(cluster: Any, tmp_path: Path) -> None:
-    grid = Grid.of(
-        ["ncl", "spg"], ["D-5"], [1, 2, 3], preset="short", tasks=2, changes={**TINY, "epochs": 150, "batch": 16}
-    )
+    grid = Grid.of(["ncl", "spg"], ["D-5"], [1, 2], preset="short", tasks=2, changes={**TINY, "epochs": 30})
     store = Store(tmp_path / "ray")
     second = cluster.add_node(**NODE)
     cluster.wait_for_nodes()
@@ -111,6 +109,6 @@ def at_work(store: Store) -> list[Path]:
     for lease in store.root.glob("*/lease.json"):
         events = lease.with_name("events.jsonl")
         kinds = [json.loads(line)["kind"] for line in events.read_text().splitlines()] if events.exists() else []
-        if kinds.count("epoch") >= 10:
+        if kinds.count("epoch") >= 3:
             found.append(lease.parent)
     return found
