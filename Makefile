@@ -6,13 +6,14 @@ READY := $(VENV)/.ready
 # Threads that spin while they wait slow a shared machine down many times.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help demo test test-slow lint bench package clean
+.PHONY: help demo test test-slow lint bench results package clean
 
 help:
 	@echo "make demo       learn five tasks with several methods on built-in data and show the result"
 	@echo "make test       lint, types and tests (under 10 minutes)"
 	@echo "make test-slow  the tests that take longer: many kills, packaging"
 	@echo "make bench      speed as ratios within one run; make bench NAME=importance for one of them"
+	@echo "make results    the tables of RESULTS.md anew, from the runs in results/"
 	@echo "make package    wheel and source archive in dist/"
 
 $(READY): pyproject.toml constraints.txt
@@ -36,6 +37,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(NAME)
+
+results: $(READY)
+	$(BIN)/python docs/refresh_results.py
 
 package: $(READY)
 	rm -rf dist && $(BIN)/python -m build --quiet
