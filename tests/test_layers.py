@@ -12,7 +12,18 @@ import softmask
 ROOT = Path(softmask.__file__).parent
 # Each layer may import those that stand before it, and itself.
 LAYERS = ["core", "errors", "integrations", "paper", "learning", "methods", "sequences", "metrics"]
-LAYERS += ["executors", "runs", "trackers", "testing", "analyses", "report", "continual", "cli", "__main__"]
+LAYERS += [
+    "executors",
+    "runs",
+    "trackers",
+    "testing",
+    "analyses",
+    "report",
+    "reproduction",
+    "continual",
+    "cli",
+    "__main__",
+]
 FREE = {"methods": {"sequences"}, "core": set()}
 
 

@@ -9,7 +9,7 @@ import warnings
 import typer
 
 import softmask
-from softmask.cli import analyse, data, demo, doctor, grid, inspect, learn, listing, predict, run, search
+from softmask.cli import analyse, data, demo, doctor, grid, inspect, learn, listing, predict, reproduce, run, search
 from softmask.cli.printing import problem, tell
 from softmask.errors import SoftmaskError, UnknownName
 from softmask.runs.config import ConfigError
@@ -27,6 +27,7 @@ app.command("demo")(demo.demo)
 app.command("run")(run.run_command)
 app.command("grid")(grid.grid_command)
 app.command("search")(search.search_command)
+app.command("reproduce")(reproduce.reproduce_command)
 app.add_typer(listing.app, name="list")
 app.add_typer(analyse.app, name="analyse")
 app.add_typer(data.app, name="data")

@@ -103,8 +103,8 @@ def _with_flags(
 ) -> GridFile:
     """What a flag says goes before what the file says."""
     return GridFile(
-        methods=_split(methods) or file.methods,
-        sequences=_split(sequences) or file.sequences,
+        methods=split_names(methods) or file.methods,
+        sequences=split_names(sequences) or file.sequences,
         seeds=parse_seeds(seeds) if seeds else file.seeds,
         paper=paper or file.paper,
         preset=preset or file.preset,
@@ -115,7 +115,7 @@ def _with_flags(
     )
 
 
-def _split(given: list[str] | None) -> list[str] | None:
+def split_names(given: list[str] | None) -> list[str] | None:
     """Names with commas between; a sequence called by a path is taken as it is."""
     if not given:
         return None

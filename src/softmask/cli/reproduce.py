@@ -1,0 +1,127 @@
+"""`softmask reproduce`: a table or figure of the paper, from the runs behind it to the comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from softmask.analyses.table import Table
+from softmask.cli import options
+from softmask.cli.analyse import Format, show_table
+from softmask.cli.grid import ExecutorName, Jobs, Names, Seeds, Sequences, split_names
+from softmask.cli.grid_display import GridDisplay, cell_name
+from softmask.cli.printing import out, problem, tell
+from softmask.errors import SoftmaskError
+from softmask.executors import Executor, make_executor
+from softmask.paper import paper_tables
+from softmask.report.formats import WRITERS
+from softmask.reproduction import NAMES, Recipe, recipe
+from softmask.reproduction.tables import network_sizes, statistics, tables_of
+from softmask.runs.grid import Cell, Grid
+from softmask.runs.grid_file import parse_seeds
+from softmask.runs.grid_forecast import forecast_grid
+from softmask.runs.store import Store, StoredRun
+
+
+def reproduce_command(
+    table: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}.")],
+    preset: options.Preset = "paper",
+    sequences: Sequences = None,
+    methods: Names = None,
+    seeds: Seeds = None,
+    tasks: options.Tasks = None,
+    data: options.Data = None,
+    store: options.StorePath = options.DEFAULT_STORE,
+    settings: options.Settings = None,
+    change: options.Changes = None,
+    executor: ExecutorName = "processes",
+    jobs: Jobs = None,
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; `auto` for this machine's.")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try runs again that failed before.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell the runs, time, memory and disk.")] = False,
+    form: Format = "text",
+) -> None:
+    """Make a table or figure of the paper again: run or reuse what is behind it, compare, and judge.
+
+    Seeds are 1-5 with the paper's training, else 1. A verdict needs the paper's training and three seeds.
+
+    Example: `softmask reproduce accuracy --preset short --sequences D-5,R-10`
+    """
+    wanted = recipe(table)
+    names = split_names(sequences)
+    if not wanted.needs_runs:
+        _show([] if dry_run else _without_runs(wanted, names, data), wanted, form)
+        return
+    grid = wanted.grid(
+        sequences=names,
+        methods=split_names(methods),
+        seeds=parse_seeds(seeds) if seeds else None,
+        preset=preset,
+        tasks=tasks,
+        changes=lambda method, sequence: options.all_changes(settings, change, method, sequence),
+    )
+    for name, reason in grid.left_out.items():
+        tell(f"left out: {name}: {reason}")
+    workers, kept = make_executor(executor, jobs=jobs, address=address), Store(store)
+    if dry_run:
+        for line in forecast_grid(grid.cells(kept), kept, data, jobs=workers.jobs, keep=wanted.keep).lines():
+            out.print(line)
+        return
+    failed = _run(grid, wanted, kept, workers, data, retry_failed)
+    runs = _measured(wanted, grid, kept, data)
+    _show(tables_of(wanted, runs), wanted, form)
+    for cell in failed:
+        problem(f"{cell_name(cell.config)}: {cell.error}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _without_runs(wanted: Recipe, names: Sequence[str] | None, data: Path | None) -> list[Table]:
+    if wanted.name == "statistics":
+        return [statistics(names or list(paper_tables()["sequences"]), data)]
+    return network_sizes()
+
+
+def _run(
+    grid: Grid, wanted: Recipe, store: Store, workers: Executor, data: Path | None, retry_failed: bool
+) -> list[Cell]:
+    """Runs what is missing; returns what failed."""
+    failed = []
+    with GridDisplay(grid.cells(store), workers.jobs, retry_failed=retry_failed) as display:
+        for cell in grid.run(store, workers, data=data, keep=wanted.keep, retry_failed=retry_failed):
+            display.ended(cell)
+            if cell.state == "failed":
+                failed.append(cell)
+    return failed
+
+
+def _measured(wanted: Recipe, grid: Grid, store: Store, data: Path | None) -> list[StoredRun]:
+    """The finished runs, with what is measured on their checkpoints; what cannot be measured is told."""
+    runs = [run for config in grid.configs if (run := store.find(config)) is not None and run.finished]
+    if not runs:
+        raise SoftmaskError(f"no run behind `{wanted.name}` could be finished: see `softmask list runs`")
+    if wanted.measure is None:
+        return runs
+    for run in runs:
+        try:
+            wanted.measure(run, store, data)
+        except SoftmaskError as error:
+            tell(f"left out: {error}")
+    return [StoredRun(run.path) for run in runs]
+
+
+def _show(tables: Sequence[Table], wanted: Recipe, form: str) -> None:
+    if form == "json":
+        content: list[Any] = [json.loads(WRITERS["json"](table)) for table in tables]
+        out.print_json(json.dumps({"name": wanted.name, "paper": wanted.place, "tables": content}))
+        return
+    out.print(f"{wanted.name}: the paper's {wanted.place}")
+    for table in tables:
+        if table.rows:
+            show_table(table, form)
+    if not tables:
+        out.print("no run is needed")
