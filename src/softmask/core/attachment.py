@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from softmask.core.moment import Moment
+from softmask.core.shards import local
 
 if TYPE_CHECKING:
     from softmask.core.mask import SoftMask
@@ -34,8 +35,8 @@ class Attachment:
             raise ValueError("the optimizer holds no parameter of the backbone: the mask would protect nothing")
         self.mask, self.optimizer, self.head, self.scale = mask, optimizer, list(head), scale
         # Momentum that was gathered under another mask, or none, would carry old gradients past this one.
-        self._gathering_since = None if optimizer.state else Moment(mask.importance, mask.threshold)
-        self._before: list[tuple[nn.Parameter, Tensor, Tensor | float]] = []
+        self._gathering_since = None if optimizer.state else Moment(mask.stored, mask.threshold)
+        self._before: list[tuple[nn.Parameter, Tensor, str | float]] = []
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -75,7 +76,9 @@ class Attachment:
     def _after_step(self, *_: object) -> None:
         """What the optimizer did, scaled: new = old + (1 - importance) * (stepped - old)."""
         with torch.no_grad():
-            for parameter, before, importance in self._before:
+            for whole, remembered, which in self._before:
+                importance = which if isinstance(which, float) else self._mask_of(which, whole)
+                parameter, before = local(whole), local(remembered)
                 # lerp is exact at both ends: importance 0 keeps the step, importance 1 the old value, to the bit.
                 if parameter.dtype in (torch.float32, torch.float64):
                     weight = importance if isinstance(importance, float) else importance.to(parameter.dtype)
@@ -94,10 +97,12 @@ class Attachment:
         own = {id(parameter) for parameter in watched.values()}
         # An optimizer moves whatever it holds a gradient of, though it may not require one any more.
         held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
-        scaled: list[tuple[nn.Parameter, Tensor | float]] = []
-        scaled += [(p, self.mask.effective(self.mask.importance[name]).to(p.device)) for name, p in watched.items()]
+        scaled: list[tuple[nn.Parameter, str | float]] = [(p, name) for name, p in watched.items()]
         scaled += [(p, self.mask.mean()) for p in self.head if id(p) not in own]
-        self._before = [(p, p.detach().clone(), importance) for p, importance in scaled if id(p) in held]
+        self._before = [(p, p.detach().clone(), which) for p, which in scaled if id(p) in held]
+
+    def _mask_of(self, name: str, parameter: nn.Parameter) -> Tensor:
+        return local(self.mask.effective(self.mask.importance[name]).to(parameter.device))
 
     def _masked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def masked_closure() -> Any:
@@ -118,4 +123,4 @@ class Attachment:
         if not any(group["momentum"] for group in groups):
             return True
         since = self._gathering_since
-        return since is not None and since.is_now(self.mask.importance, self.mask.threshold)
+        return since is not None and since.is_now(self.mask.stored, self.mask.threshold)

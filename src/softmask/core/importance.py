@@ -17,6 +17,15 @@ from torch import Tensor, nn
 
 from softmask.core.crossing import chain_crossing
 from softmask.core.parameters import named_trainable, unwrapped
+from softmask.core.shards import (
+    any_sharded,
+    is_sharded,
+    like_shards,
+    local,
+    over_shards,
+    sharded_gradients,
+    standardised_shards,
+)
 
 Batches = Iterable[tuple[Any, Any]]
 Loss = Callable[[Any, Any], Tensor]
@@ -43,6 +52,8 @@ def standardise(gradient: Tensor) -> Tensor:
 
 def importance_of(gradient: Tensor) -> Tensor:
     """Eq. 1 for one parameter tensor and its summed gradient: values from 0 to 1."""
+    if is_sharded(gradient):
+        return like_shards(standardised_shards(gradient).tanh_().abs_(), gradient)
     return standardise(gradient).tanh_().abs_()
 
 
@@ -74,8 +85,10 @@ def cross_head_importance(
         if fast is not None:
             return fast
         parameters = named_trainable(backbone)
-        for start in range(0, len(heads), HEADS_AT_ONCE):
-            chunk = heads[start : start + HEADS_AT_ONCE]
+        # Sharded parameters are gathered for one backward pass only.
+        at_once = 1 if any_sharded(parameters.values()) else HEADS_AT_ONCE
+        for start in range(0, len(heads), at_once):
+            chunk = heads[start : start + at_once]
             losses = (_logit_sums(chunk, unwrapped(backbone)(x)) for x, _ in batches)
             for gradients in _summed_gradients(parameters, losses, len(chunk)):
                 _keep_largest(importance, gradients)
@@ -90,6 +103,8 @@ def fisher_importance(backbone: nn.Module, batches: Batches, loss: Loss) -> dict
     """
     with undisturbed(backbone):
         parameters = named_trainable(backbone)
+        if any_sharded(parameters.values()):
+            raise NotImplementedError("Fisher information of sharded parameters: only their mean gradient is known")
         squares = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
         samples = full_batch = 0
         for x, y in batches:
@@ -116,6 +131,7 @@ def undisturbed(*modules: nn.Module) -> Iterator[None]:
     parts = list({part: None for module in modules for part in module.modules()})
     modes = [part.training for part in parts]
     buffers = [(part, name, b, b.clone()) for part in parts for name, b in part._buffers.items() if b is not None]
+    gradients = [(p, p.grad) for part in parts for p in part._parameters.values() if p is not None]
     cuda = sorted({p.device.index or 0 for module in modules for p in module.parameters() if p.device.type == "cuda"})
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=cuda))
@@ -124,9 +140,13 @@ def undisturbed(*modules: nn.Module) -> Iterator[None]:
         # A compiled backward pass frees what a second head would still need.
         if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for parameter, _ in gradients:
+            parameter.grad = None
         try:
             yield
         finally:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
             for part, mode in zip(parts, modes, strict=True):
                 part.training = mode
             with torch.no_grad():
@@ -158,6 +178,8 @@ def _summed_gradients(
 def _gradients(loss: Tensor, parameters: dict[str, nn.Parameter], again: bool = False) -> Sequence[Tensor | None]:
     if not loss.requires_grad:  # no watched parameter takes part
         return [None] * len(parameters)
+    if any_sharded(parameters.values()):
+        return sharded_gradients(loss, parameters.values())
     return torch.autograd.grad(loss, list(parameters.values()), retain_graph=again, allow_unused=True)
 
 
@@ -184,7 +206,7 @@ def _logit_sums(heads: Sequence[Callable[[Any], Tensor]], features: Any) -> list
 
 
 def _require_finite(name: str, gradient: Tensor) -> None:
-    if not gradient.isfinite().all():
+    if not over_shards(local(gradient).isfinite().all().to(torch.int32), gradient, "min"):
         raise FloatingPointError(
             f"the gradient of {name!r} is not finite: importance cannot be measured; nothing was changed"
         )
@@ -201,6 +223,8 @@ def _device(parameters: dict[str, nn.Parameter]) -> torch.device:
 
 def _sum_over_processes(tensor: Tensor) -> None:
     """Adds up what the processes of a data-parallel run have found, so that all end with the same importance."""
+    if is_sharded(tensor):
+        return  # reduced by its own wrapper
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.all_reduce(tensor)
 

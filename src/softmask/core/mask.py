@@ -7,7 +7,7 @@ parameter of the backbone is scaled by one minus its importance, that of the cur
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from softmask.core.attachment import Attachment
+from softmask.core.compact import PRECISIONS, CompactImportance, Precision, decoded
 from softmask.core.importance import Batches, cross_head_importance, gradient_importance, repeatable, undisturbed
 from softmask.core.moment import Moment
 from softmask.core.parameters import named_parameters, parameters_of, unwrapped
+from softmask.core.shards import is_sharded, like_shards, local, over_shards
 from softmask.core.statistics import unprotected_statistics
 
 Head = nn.Module | Iterable[nn.Parameter]
@@ -30,7 +32,8 @@ class SoftMask:
     """Protects what a backbone has learned while it learns more.
 
     Watches the backbone's parameters that require grad. With a `threshold` the mask is hard: importance above it counts
-    as 1, any other as 0.
+    as 1, any other as 0. For very large models importance may be kept in a `precision` of "bfloat16" or "uint8",
+    always rounded down.
 
         mask = SoftMask(backbone)
         with mask.attach(optimizer, head=head):
@@ -38,9 +41,11 @@ class SoftMask:
         mask.consolidate(batches, head, previous_heads)
     """
 
-    def __init__(self, backbone: nn.Module, threshold: float | None = None) -> None:
+    def __init__(self, backbone: nn.Module, threshold: float | None = None, precision: Precision = "float32") -> None:
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
         self.backbone, self.threshold = backbone, threshold
-        self.importance: dict[str, Tensor] = {}
+        self.importance: MutableMapping[str, Tensor] = {} if precision == "float32" else CompactImportance(precision)
         """Accumulated importance by parameter name, float32. Replaced, never changed in place, by `update`."""
         self.attached: WeakSet[Optimizer] = WeakSet()
         self._factors: dict[str, tuple[Moment, Tensor]] = {}
@@ -60,6 +65,11 @@ class SoftMask:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, attached=WeakSet(), _factors={}, _mean=None)
+
+    @property
+    def stored(self) -> Mapping[str, Tensor]:
+        """Importance as it is kept: itself, or its compact form."""
+        return self.importance.codes if isinstance(self.importance, CompactImportance) else self.importance
 
     @torch.inference_mode(False)
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -101,6 +111,8 @@ class SoftMask:
         importance = self.importance[name]
         if importance.shape != like.shape:
             raise ValueError(f"{name!r} has shape {tuple(like.shape)}, but its importance {tuple(importance.shape)}")
+        if isinstance(self.importance, CompactImportance):
+            return 1 - self.effective(importance).to(like.device)  # kept, it would take the room that was saved
         moment, factor = self._factors.get(name, (None, importance))
         if moment is None or not moment.is_now({name: importance}, self.threshold) or factor.device != like.device:
             factor = 1 - self.effective(importance).to(like.device)
@@ -125,7 +137,9 @@ class SoftMask:
             batches = repeatable(batches)
             own = gradient_importance(self.backbone, batches, [lambda x, y: loss(head(inner(x)), y)])
         cross = cross_head_importance(self.backbone, batches, previous_heads)
-        self.update({name: torch.maximum(own[name], cross[name]) if cross else own[name] for name in own})
+        for name in cross:  # into the memory that is there
+            torch.maximum(local(own[name]), local(cross[name]), out=local(own[name]))
+        self.update(own)
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -134,28 +148,30 @@ class SoftMask:
         self.parameters()
         _require_same(self.importance, importance, partial=True)
         for name, new in importance.items():
-            if not ((new >= 0) & (new <= 1)).all():
+            part = local(new)
+            if not over_shards(((part >= 0) & (part <= 1)).all().to(torch.int32), new, "min"):
                 raise ValueError(f"importance of {name!r} must lie in 0..1; nothing was changed")
         for name, new in importance.items():
             old = self.importance[name]
-            self.importance[name] = torch.maximum(old, new.to(old))
+            part = local(old)
+            self.importance[name] = like_shards(torch.maximum(part, local(new).to(part)), old)
 
     def mean(self) -> float:
         """The average in eq. 7, over all parameters together; of the binary mask if there is a threshold."""
-        if self._mean is None or not self._mean[0].is_now(self.importance, self.threshold):
-            total = sum(self.effective(t).sum(dtype=torch.float64).item() for t in self.importance.values())
+        if self._mean is None or not self._mean[0].is_now(self.stored, self.threshold):
+            total = sum(_whole(self.effective(t), lambda part: part) for t in self.importance.values())
             count = sum(tensor.numel() for tensor in self.importance.values())
-            self._mean = Moment(self.importance, self.threshold), total / count
+            self._mean = Moment(self.stored, self.threshold), total / count
         return self._mean[1]
 
     def blocked(self) -> float:
         """The share of parameters that cannot move at all: importance exactly 1, or above the threshold."""
-        ones = sum(int((self.effective(tensor) == 1).sum()) for tensor in self.importance.values())
+        ones = sum(_whole(self.effective(tensor), lambda part: part == 1) for tensor in self.importance.values())
         return ones / sum(tensor.numel() for tensor in self.importance.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that must survive a restart; loads with `torch.load(..., weights_only=True)`."""
-        return {"version": STATE_VERSION, "threshold": self.threshold, "importance": dict(self.importance)}
+        return {"version": STATE_VERSION, "threshold": self.threshold, "importance": dict(self.stored)}
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -167,16 +183,26 @@ class SoftMask:
         again = {name: p for name, p in named_parameters(self.backbone).items() if name in given}
         _require_same({**watched, **again}, given, partial=False)
         self.threshold = state["threshold"]
-        self.importance = {
-            name: tensor.to(device=again[name].device, dtype=torch.float32, copy=True) for name, tensor in given.items()
-        }
+        for name in [name for name in self.importance if name not in given]:
+            del self.importance[name]
+        for name, tensor in given.items():
+            own = tensor.detach().to(again[name].device, copy=True)
+            self.importance[name] = decoded(own)
 
     def effective(self, importance: Tensor) -> Tensor:
         """The mask that an importance stands for: itself, or 1 above the threshold and 0 elsewhere."""
         return importance if self.threshold is None else (importance > self.threshold).to(importance.dtype)
 
 
+def _whole(tensor: Tensor, count: Callable[[Tensor], Tensor]) -> float:
+    """A sum over all entries, those that other processes hold among them."""
+    return float(over_shards(count(local(tensor)).sum(dtype=torch.float64), tensor))
+
+
 def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:
+    if is_sharded(gradient):
+        local(gradient).mul_(local(factor))
+        return gradient
     if not gradient.is_sparse:
         return gradient.mul_(factor)
     gradient = gradient.coalesce()

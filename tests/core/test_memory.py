@@ -1,0 +1,68 @@
+"""How much memory `consolidate` takes beside what is there: a few copies of the parameters, whatever the heads."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from softmask import SoftMask
+from tests.core.examples import Roundabout
+
+
+def storages(tree: Any) -> list[torch.UntypedStorage]:
+    return [leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of the tensors that are made inside and still alive, and the most there ever were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.known: set[int] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {
+            leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)
+        }
+        result = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                storage = leaf.untyped_storage()
+                place, size = storage.data_ptr(), storage.nbytes()
+                if place and place not in given and place not in self.known:
+                    self.known.add(place)
+                    self.now += size
+                    self.peak = max(self.peak, self.now)
+                    weakref.finalize(storage, self.gone, place, size)
+        return result
+
+    def gone(self, place: int, size: int) -> None:
+        self.known.discard(place)
+        self.now -= size
+
+
+def extra_copies(kind: type[nn.Sequential] | type[Roundabout], heads: int) -> float:
+    """The most memory that `consolidate` took at once, in copies of the backbone."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 64)]
+    backbone = kind(*layers)
+    size = sum(p.nbytes for p in backbone.parameters())
+    mask, batches = SoftMask(backbone), [(torch.randn(4, 64), torch.randint(3, (4,))) for _ in range(3)]
+    made = [nn.Linear(64, 3) for _ in range(heads + 1)]
+    with Live() as live:
+        mask.consolidate(batches, made[0], previous_heads=made[1:])
+    return live.peak / size
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, Roundabout])
+def test_a_few_copies_whatever_the_number_of_heads(kind: Any) -> None:
+    few, many = extra_copies(kind, 4), extra_copies(kind, 24)
+    assert many < few + 0.3
+    assert 3 < many < 6.5
