@@ -7,7 +7,7 @@ import os
 import sys
 
 MAIN = ("step", "importance", "evaluation")
-OTHERS = ("profile", "processes", "methods", "latency")
+OTHERS = ("profile", "processes", "methods", "latency", "report")
 
 
 def main() -> None:

@@ -101,3 +101,20 @@ def test_the_papers_number_that_breaks_the_identity_has_a_footnote(tmp_path: Pat
     assert "the paper's ACC" in note
     assert row(table, method="SPG")["C-20"].footnotes == ()
     assert table.footnotes() == [note]
+
+
+def test_what_failed_is_shown_as_failed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, config("spg"), triangle([[90], [70, 80]]))
+    stored(store, config("spg", "C-20"), triangle([[90]]), ended="failed")
+    stored(store, config("hat"), triangle([[90]]), ended="failed")
+    stored(store, config("hat", seed=2), triangle([[90]]), ended=None)
+    stored(store, config("wsn", "C-20"), triangle([[90]]), ended=None)
+    stored(store, config("ncl"), triangle([[90], [60, 60]]))
+    stored(store, config("ncl", seed=2), triangle([[90]]), ended="failed")
+    table = accuracy_by_sequence(store.runs())
+    assert [line[0] for line in table.rows] == ["NCL", "HAT", "WSN", "SPG"]
+    assert row(table, method="HAT")["C-10"] == "failed"
+    assert row(table, method="WSN")["C-20"] == "unfinished"
+    assert row(table, method="SPG")["C-20"] == "failed"
+    assert row(table, method="NCL")["C-10"].mean == pytest.approx(60), "another seed came to an end"

@@ -32,6 +32,8 @@ def test_effects(tmp_path: Path) -> None:
 def test_without_all_four_there_is_no_effect(tmp_path: Path) -> None:
     store = Store(tmp_path)
     stored(store, make_config("spg", "C-10"), triangle([[90], [70, 70]]))
+    assert mechanism(store.runs()).rows == []
+    stored(store, make_config("ewc-gi", "C-10"), triangle([[90], [70, 70]]))
     (told,) = rows(mechanism(store.runs()))
     assert told["gradient - Fisher"] is None
     assert told["EWC (Fisher, penalty)"] is None
@@ -42,5 +44,6 @@ def test_settings_are_chosen_by_validation(tmp_path: Path) -> None:
     for strength, reached, validation in ((1.0, 90.0, 0.5), (2.0, 40.0, 0.6)):
         config = make_config("ewc", "C-10", changes={"strength": strength})
         stored(store, config, triangle([[90], [reached, reached]]), validation=validation)
+    stored(store, make_config("spg", "C-10"), triangle([[90], [70, 70]]))
     (told,) = rows(mechanism(store.runs()))
     assert told["EWC (Fisher, penalty)"].mean == pytest.approx(40)

@@ -93,7 +93,7 @@ def test_agreement_is_judged_at_the_papers_rounding(count: int, millions: float,
 
 def test_the_verb_shows_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table("Learnable parameters", ("method", "C-10"), [("HAT", 6_754_212)], ("a note",))
-    monkeypatch.setattr("softmask.analyses.catalogue.network_size", lambda: table)
+    monkeypatch.setattr("softmask.analyses.catalogue.network_size", lambda methods: table)
     for form in ("text", "markdown", "json"):
         shown = CliRunner().invoke(app, ["network-size", "--format", form])
         assert shown.exit_code == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from softmask.analyses.grouping import REFERENCE, Group, changes, finished_groups, setting, training_name
+from softmask.analyses.grouping import REFERENCE, Group, changes, finished_groups, gathered, setting, training_name
 from softmask.analyses.table import Cell, Table, Value
 from softmask.metrics import FORMULAS, average_accuracy, backward_transfer, forward_transfer
 from softmask.paper import paper_value
@@ -20,7 +20,7 @@ References = Mapping[str, Mapping[str, float]]
 
 def accuracy(runs: Iterable[StoredRun]) -> Table:
     """One row for each method, sequence and way of training; seeds are averaged."""
-    runs = list(runs)
+    runs = gathered(runs)
     alone = references(runs)
     notes = [f"{name} = {formula}" for name, formula in FORMULAS.items()]
     notes.append("FWT compares with ONE, matched by task, from runs with the same seeds, network and training.")

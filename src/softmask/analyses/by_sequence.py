@@ -6,7 +6,15 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from softmask.analyses.accuracy import References, measures, references
-from softmask.analyses.grouping import UNRANKED, Group, finished_groups, is_similar, sequence_order
+from softmask.analyses.grouping import (
+    UNRANKED,
+    Group,
+    finished_groups,
+    gathered,
+    is_similar,
+    method_order,
+    sequence_order,
+)
 from softmask.analyses.identity import footnotes_of
 from softmask.analyses.table import Cell, Table, Value
 from softmask.metrics import FORMULAS
@@ -32,7 +40,9 @@ def backward_transfer(runs: Iterable[StoredRun]) -> Table:
 
 
 def ablation(runs: Iterable[StoredRun]) -> Table:
-    return _table(runs, "ACC", "Accuracy without parts of SPG, in percent", _is_ablation, "ablation_accuracy")
+    """SPG and what is left of it; nothing where only SPG itself was run."""
+    table = _table(runs, "ACC", "Accuracy without parts of SPG, in percent", _is_ablation, "ablation_accuracy")
+    return table if any(row[0] != "SPG" for row in table.rows) else dataclasses.replace(table, rows=[])
 
 
 def _is_ablation(title: str) -> bool:
@@ -50,7 +60,7 @@ def _is_compared(title: str) -> bool:
 def _table(
     runs: Iterable[StoredRun], measure: str, caption: str, wanted: Callable[[str], bool], paper_table: str
 ) -> Table:
-    runs = list(runs)
+    runs = gathered(runs)
     alone = references(runs)
     groups = [group for group in finished_groups(runs) if wanted(group.title)]
     sequences = sorted({group.sequence for group in groups}, key=sequence_order)
@@ -58,9 +68,14 @@ def _table(
     cells = {label: _cells(row, measure, alone, paper_table) for label, row in labelled.items()}
     shown = _with_averages(sequences, cells, paper_table)
     _rank(cells, shown)
+    missing = _missing(runs, groups, wanted)
+    shown += sorted({sequence for found in missing.values() for sequence in found} - set(shown), key=sequence_order)
     rows: list[tuple[Cell, ...]] = [
-        (_bracketed(label[0]), label[1], label[2] or None, *(cells[label].get(column) for column in shown))
-        for label in labelled
+        (
+            *(_bracketed(label[0]), label[1], label[2] or None),
+            *(cells.get(label, {}).get(column) or missing.get(label[:2], {}).get(column) for column in shown),
+        )
+        for label in _all_labels(labelled, missing)
     ]
     notes = [
         f"{measure} = {FORMULAS[measure]}; mean and standard deviation over seeds, the paper's number beside ours.",
@@ -85,6 +100,30 @@ def _rows(groups: Sequence[Group]) -> dict[tuple[str, str, str], Row]:
             label = changed if not alone or len(said) == 1 else "by sequence"
             rows.setdefault((title, training, label), {})[member.sequence] = member
     return rows
+
+
+def _missing(
+    runs: Sequence[StoredRun], groups: Sequence[Group], wanted: Callable[[str], bool]
+) -> dict[tuple[str, str], dict[str, str]]:
+    """Where no seed came to an end: `failed` or `unfinished`, by system and training, by sequence."""
+    there = {(group.title, group.training, group.sequence) for group in groups}
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for run in runs:
+        group = Group((run,))
+        if wanted(group.title) and not run.finished and (group.title, group.training, group.sequence) not in there:
+            cells = found.setdefault((group.title, group.training), {})
+            if cells.get(group.sequence) != "failed":
+                cells[group.sequence] = run.status
+    return found
+
+
+def _all_labels(
+    labelled: Mapping[tuple[str, str, str], Row], missing: Mapping[tuple[str, str], object]
+) -> list[tuple[str, str, str]]:
+    """Rows with numbers, and for systems that have none a row of their own; in the paper's order."""
+    known = {label[:2] for label in labelled}
+    labels = [*labelled, *((*label, "") for label in missing if label not in known)]
+    return sorted(labels, key=lambda label: (method_order(label[0]), label[1:]))
 
 
 def _cells(row: Row, measure: str, alone: References, paper_table: str) -> Cells:

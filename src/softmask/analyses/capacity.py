@@ -17,7 +17,10 @@ CROSS_HEAD = ("F-each", "G-each", "F-total", "G-total")
 
 def facts_after(run: StoredRun, learned: int) -> dict[str, Any]:
     """What the method said of itself after so many tasks."""
-    return next((event.get("facts") or {} for event in run.events("task") if event["task"] == learned - 1), {})
+    events = run.events("task")
+    if learned <= len(events) and events[learned - 1]["task"] == learned - 1:  # as they stand in nearly every run
+        return events[learned - 1].get("facts") or {}
+    return next((event.get("facts") or {} for event in events if event["task"] == learned - 1), {})
 
 
 def blocked_share(group: Group, part: str, learned: int) -> Value | None:

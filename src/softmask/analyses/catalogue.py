@@ -92,7 +92,7 @@ _ALL = (
     Analysis("identity", identity, "accuracies that the transfers contradict, the paper's and ours"),
     Analysis(
         "network-size",
-        lambda runs: network_size(),
+        lambda runs: network_size({run.config.method for run in runs}),
         "learnable parameters of every method",
         "table 10",
         "network_size_millions",

@@ -53,6 +53,7 @@ def claims(runs: Iterable[StoredRun]) -> Table:
             found = judge(claim, numbers)
             told = (found.word, found.count or None, found.numbers() or None)
             rows.append((claim.sentence, claim.section, training, *told, beside, claim.name))
+    rows.sort(key=lambda row: row[3] == NO_DATA)  # what can be said comes first
     return Table(
         "What the paper says, and what these runs say",
         ("claim", "section", "training", "verdict", "comparisons", "numbers", "paper's own numbers", "name"),

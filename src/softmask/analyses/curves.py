@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from softmask.analyses.accuracy import References, reached_alone, references
-from softmask.analyses.grouping import REFERENCE, Group, finished_groups
+from softmask.analyses.grouping import REFERENCE, Group, finished_groups, gathered
 from softmask.analyses.statistics import slope, with_interval
 from softmask.analyses.table import Cell, Table, Value
 from softmask.runs.store import StoredRun
@@ -24,7 +24,7 @@ def transfer_of(run: StoredRun, alone: References) -> list[float] | None:
 
 def transfer_curve(runs: Iterable[StoredRun]) -> Table:
     """Forward transfer of each task, and how it changes from one task to the next."""
-    runs = list(runs)
+    runs = gathered(runs)
     alone = references(runs)
     found = [(group, curves) for group in finished_groups(runs) if (curves := group_curves(group, alone))]
     longest = max((len(curves[0]) for _, curves in found), default=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from softmask.analyses.accuracy import Measures, measures, references
-from softmask.analyses.grouping import UNRANKED, Group, finished_groups, seeds_of
+from softmask.analyses.grouping import UNRANKED, Group, finished_groups, gathered, seeds_of
 from softmask.analyses.statistics import with_interval
 from softmask.analyses.table import Cell, Table, Value
 from softmask.metrics import FORMULAS
@@ -16,7 +16,7 @@ BASE = "SPG"
 
 def differences(runs: Iterable[StoredRun]) -> Table:
     """Each method minus SPG on the same sequence, trained alike, over the seeds that both have."""
-    runs = list(runs)
+    runs = gathered(runs)
     alone = references(runs)
     measured: dict[int, dict[str, Measures]] = {}
     groups = finished_groups(runs)

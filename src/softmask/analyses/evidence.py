@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from softmask.analyses.accuracy import PAPER_TABLES, References, measures, references
 from softmask.analyses.capacity import CROSS_HEAD, blocked_share, facts_after, paper_blocked, paper_cross_head, parts_of
 from softmask.analyses.curves import group_curves
-from softmask.analyses.grouping import Group, best_settings, finished_groups, milestones
-from softmask.analyses.network_size import paper_problem
+from softmask.analyses.grouping import Group, best_settings, finished_groups, gathered, milestones
+from softmask.analyses.network_size import learnable
 from softmask.analyses.pruning import STRATEGIES, pruned_accuracy
 from softmask.analyses.representation import representation_curves
 from softmask.analyses.statistics import slope
 from softmask.analyses.table import Value
-from softmask.learning.catalogue import METHODS
 from softmask.paper import paper_tables, paper_value
 from softmask.runs.store import StoredRun
 
@@ -57,7 +56,7 @@ def paper_numbers() -> Numbers:
 
 def store_numbers(runs: Iterable[StoredRun]) -> dict[str, Numbers]:
     """A store's numbers on the paper's sequences, for each way of training."""
-    runs = list(runs)
+    runs = gathered(runs)
     alone = references(runs)
     known: dict[str, dict[Key, float | None]] = {}
     for group in best_settings(finished_groups(runs)):
@@ -94,7 +93,7 @@ def _of_group(group: Group, alone: References) -> dict[Key, float | None]:
     for strategy in STRATEGIES:
         value = pruned_accuracy(group, strategy)
         found["pruned", title, sequence, strategy] = value.mean if value else None
-    found["size", title, sequence] = METHODS.load(group.config.method).learnable(paper_problem(sequence)) / 1e6
+    found["size", title, sequence] = learnable(group.config.method, sequence) / 1e6
     return found
 
 

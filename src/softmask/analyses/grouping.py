@@ -7,6 +7,7 @@ import functools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from softmask.errors import SoftmaskError
 from softmask.learning.catalogue import METHODS
@@ -32,19 +33,19 @@ class Group:
     def config(self) -> RunConfig:
         return self.runs[0].config
 
-    @property
+    @cached_property
     def title(self) -> str:
         return METHODS.load(self.config.method).title
 
-    @property
+    @cached_property
     def sequence(self) -> str:
         return sequence_label(self.config)
 
-    @property
+    @cached_property
     def training(self) -> str:
         return training_name(self.config.training)
 
-    @property
+    @cached_property
     def changed(self) -> str | None:
         return changes(self.config)
 
@@ -53,25 +54,37 @@ class Group:
         """Whether all tasks of the sequence were learned: the paper's numbers speak of nothing else."""
         return self.config.tasks is None
 
-    @property
+    @cached_property
     def tasks(self) -> int:
         """How many tasks there are."""
         return max(len(run.accuracies()[max(run.accuracies())]) for run in self.runs)
 
-    @property
+    @cached_property
     def order(self) -> tuple[int, str, int, str, str, str]:
         """As the paper lists sequences and systems; what it does not know comes after."""
         return (*sequence_order(self.sequence), *method_order(self.title), self.training, self.changed or "")
 
 
+class Runs(list[StoredRun]):
+    """Runs that several analyses look at: what they all need is found once."""
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Finished runs with results, grouped, in the paper's order."""
+        found: dict[str, list[StoredRun]] = {}
+        for run in self:
+            if run.finished and run.accuracies():
+                found.setdefault(without_seeds(run.config), []).append(run)
+        members = (sorted(group, key=lambda run: str(run.config.seeds)) for group in found.values())
+        return sorted((Group(tuple(group)) for group in members), key=lambda group: group.order)
+
+
+def gathered(runs: Iterable[StoredRun]) -> Runs:
+    return runs if isinstance(runs, Runs) else Runs(runs)
+
+
 def finished_groups(runs: Iterable[StoredRun]) -> list[Group]:
-    """Finished runs with results, grouped, in the paper's order."""
-    groups: dict[str, list[StoredRun]] = {}
-    for run in runs:
-        if run.finished and run.accuracies():
-            groups.setdefault(without_seeds(run.config), []).append(run)
-    members = (sorted(group, key=lambda run: str(run.config.seeds)) for group in groups.values())
-    return sorted((Group(tuple(group)) for group in members), key=lambda group: group.order)
+    return gathered(runs).groups
 
 
 def best_settings(groups: Iterable[Group]) -> list[Group]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from softmask.analyses.accuracy import Measures, References, measures, reached_alone, references
-from softmask.analyses.grouping import UNRANKED, Group, finished_groups
+from softmask.analyses.grouping import UNRANKED, Group, finished_groups, gathered
 from softmask.analyses.table import Cell, Table, Value
 from softmask.paper import paper_tables, paper_value
 from softmask.runs.store import StoredRun
@@ -59,7 +59,7 @@ def footnotes_of(group: Group, measured: Sequence[Measures], alone: References) 
 
 def identity(runs: Iterable[StoredRun]) -> Table:
     """All cells, the paper's and ours, that break the identity by more than the tolerance."""
-    runs = list(runs)
+    runs = gathered(runs)
     alone = references(runs)
     rows: list[tuple[Cell, ...]] = []
     for sequence in paper_tables()["sequences"]:

@@ -54,6 +54,8 @@ def mechanism(runs: Iterable[StoredRun]) -> Table:
             cells[group.title] = dataclasses.replace(value, paper=paper)
     rows: list[tuple[Cell, ...]] = []
     for (sequence, training), cells in found.items():
+        if len(cells) < 2:
+            continue  # nothing to compare
         four = [cells.get(title) for title in SQUARE.values()]
         rows.append((sequence, training, *four, *_effects(cells)))
     return Table(

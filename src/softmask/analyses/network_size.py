@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Collection
+
 from softmask.analyses.table import Cell, Table
 from softmask.learning.catalogue import METHODS
 from softmask.learning.problem import Problem
@@ -21,24 +24,33 @@ REASONS = {
 }
 
 
-def network_size() -> Table:
-    """Two rows for each method: our count, and the paper's number in millions where it has one."""
+def network_size(methods: Collection[str] = ()) -> Table:
+    """Two rows for each method, or each of those named: our count, and the paper's, in millions, if it has one."""
     problems = {name: paper_problem(name) for name in paper_tables()["sequences"]}
     rows: list[tuple[Cell, ...]] = []
     notes = ["Counted at full width over all tasks, heads included; agreement is judged at 0.1 million."]
-    for name in METHODS.names():
+    for name in (name for name in METHODS.names() if not methods or name in methods):
         method = METHODS.load(name)
-        counts = {sequence: method.learnable(problem) for sequence, problem in problems.items()}
+        counts = {sequence: learnable(name, sequence) for sequence in problems}
         paper = {sequence: paper_value("network_size_millions", method.title, sequence) for sequence in problems}
         rows.append((method.title, "parameters", *counts.values()))
         if method.title in paper_tables()["network_size_millions"]:
             rows.append((method.title, "paper, millions", *paper.values()))
             notes += _remarks(method.title, [s for s in problems if not agrees(counts[s], paper[s])])
+    if methods and "cat" not in methods:
+        return Table("Learnable parameters", ("method", "counted", *problems), rows, tuple(notes))
     used = ", ".join(f"{name} {CAT.used_parameters(problem):,}" for name, problem in problems.items())
     notes.append(f"CAT without what is never used: {used}.")
     return Table("Learnable parameters", ("method", "counted", *problems), rows, tuple(notes))
 
 
+@functools.cache
+def learnable(method: str, sequence: str) -> int:
+    """How many numbers a method learns on a sequence of the paper; to count them it must be built."""
+    return METHODS.load(method).learnable(paper_problem(sequence))
+
+
+@functools.cache
 def paper_problem(sequence: str) -> Problem:
     """The problem that a sequence of the paper poses, without its data."""
     facts = paper_tables()["sequences"][sequence]

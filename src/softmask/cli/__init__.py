@@ -9,7 +9,21 @@ import warnings
 import typer
 
 import softmask
-from softmask.cli import analyse, data, demo, doctor, grid, inspect, learn, listing, predict, reproduce, run, search
+from softmask.cli import (
+    analyse,
+    data,
+    demo,
+    doctor,
+    grid,
+    inspect,
+    learn,
+    listing,
+    predict,
+    report,
+    reproduce,
+    run,
+    search,
+)
 from softmask.cli.printing import problem, tell
 from softmask.errors import SoftmaskError, UnknownName
 from softmask.runs.config import ConfigError
@@ -30,6 +44,7 @@ app.command("search")(search.search_command)
 app.command("reproduce")(reproduce.reproduce_command)
 app.add_typer(listing.app, name="list")
 app.add_typer(analyse.app, name="analyse")
+app.command("report")(report.report_command)
 app.add_typer(data.app, name="data")
 app.command("learn")(learn.learn)
 app.command("predict")(predict.predict)

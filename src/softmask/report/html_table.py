@@ -9,6 +9,9 @@ from softmask.analyses.table import Cell, Table, Value
 from softmask.report.tables import cell_text, marks
 
 MINUS = "\N{MINUS SIGN}"
+LONG_TEXT = 30
+MANY = 10_000
+"""From here on thousands are set apart."""
 EMPHASIS = {1: "strong", 2: "u"}
 SPOKEN = {1: "best", 2: "second best"}
 
@@ -39,6 +42,8 @@ def _row(table: Table, row: Sequence[Cell], shown: Sequence[int], footnotes: Seq
     for index in shown:
         cell, kind = row[index], ' class="number"' if table.is_numeric(index) else ""
         tag = 'th scope="row"' if index < table.labels else "td"
+        if isinstance(cell, str) and len(cell) > LONG_TEXT:
+            kind = ' class="long-text"'
         cells.append(f"<{tag}{kind}{_sort_key(cell)}>{cell_html(cell, footnotes)}</{tag[:2]}>")
     return "<tr>" + "".join(cells) + "</tr>"
 
@@ -53,7 +58,7 @@ def cell_html(cell: Cell, footnotes: Sequence[str]) -> str:
     if cell is None:
         return '<span class="none">&ndash;</span>'
     if not isinstance(cell, Value):
-        text = cell_text(cell)
+        text = f"{cell:,}" if isinstance(cell, int) and abs(cell) >= MANY else cell_text(cell)
         return escape(text.replace("-", MINUS) if isinstance(cell, float) else text)
     number = escape(cell.number(cell.mean).replace("-", MINUS))
     if cell.rank in EMPHASIS:

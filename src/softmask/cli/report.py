@@ -1,0 +1,44 @@
+"""`softmask report`: a store as one page, and its tables and figures as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softmask.analyses.reading import read_store
+from softmask.cli import options
+from softmask.cli.printing import err, out, tell
+from softmask.errors import SoftmaskError
+from softmask.report.writing import make_report, write_files, write_text
+from softmask.runs.store import Store
+
+
+def report_command(
+    store: Annotated[Path, typer.Argument(envvar="SOFTMASK_STORE", help="Folder of runs.")] = options.DEFAULT_STORE,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    files: Annotated[
+        Path | None,
+        typer.Option(help="Folder for every table as Markdown, CSV, LaTeX and every figure as PNG, SVG, PDF."),
+    ] = None,
+) -> None:
+    """Everything that a store of runs tells, as one HTML file that needs no network.
+
+    Example: `softmask report softmask-runs -o report.html --files report-files`
+    """
+    if not store.is_dir():
+        raise SoftmaskError(f"there is no folder {store}: name the one in which runs are kept")
+    write_report(store, output, files)
+
+
+def write_report(store: Path, output: Path, files: Path | None = None) -> None:
+    with err.status("reading runs", spinner="line") as status:
+        reading = read_store(Store(store), lambda count: status.update(f"reading runs: {count}"))
+        page, tables, figures = make_report(reading, lambda name: status.update(f"analysing: {name}"))
+        write_text(output, page)
+        written = write_files(files, tables, figures, lambda name: status.update(f"drawing: {name}")) if files else 0
+    for folder, reason in reading.left_out:
+        tell(f"left out: {folder}: {reason}")
+    told = f"{len(reading.runs)} runs, {len(page.encode()) / 1e6:.1f} MB"
+    out.print(f"report: {output} ({told})" + (f", {written} files in {files}" if files else ""))
