@@ -81,5 +81,7 @@ def test_what_is_measured_on_checkpoints(tmp_path: Path) -> None:
 def test_a_run_that_kept_no_checkpoints_is_told(tmp_path: Path) -> None:
     assert reproduce("cross-head", tmp_path).code == 0
     told = reproduce("pruning", tmp_path)
+    assert told.code == 1
     assert "left out:" in told.err
     assert "checkpoint" in told.err
+    assert "nothing to show for `pruning`" in told.errors()[0]

@@ -73,7 +73,10 @@ def reproduce_command(
         return
     failed = _run(grid, wanted, kept, workers, data, retry_failed)
     runs = _measured(wanted, grid, kept, data)
-    _show(tables_of(wanted, runs), wanted, form)
+    found = tables_of(wanted, runs)
+    if not found[0].rows:
+        raise SoftmaskError(f"the runs of {store} have nothing to show for `{wanted.name}`")
+    _show(found, wanted, form)
     for cell in failed:
         problem(f"{cell_name(cell.config)}: {cell.error}")
     if failed:
