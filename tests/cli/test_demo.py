@@ -10,14 +10,19 @@ from softmask.cli import demo
 from tests.cli.command import softmask
 
 
-def test_shows_all_methods_and_keeps_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "CHANGES", {"epochs": 1, "batch": 64, "width": 0.0625})
+def test_shows_all_methods_and_writes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    less = {"epochs": 1, "batch": 256, "width": 0.0625}
+    monkeypatch.setattr(demo, "CHANGES", {"D-5": less, "R-10": less})
+    monkeypatch.setattr(demo, "EXECUTOR", "serial")
     told = softmask("demo", "--store", tmp_path)
     assert told.code == 0
-    assert all(f" {title} " in told.out for title in ("ONE", "NCL", "SPG"))
+    assert all(told.out.count(f" {title} ") == 2 for title in ("ONE", "NCL", "SPG", "HAT"))
     assert "paper ACC" not in told.out, "columns with nothing in them are left out"
-    written = (tmp_path / "accuracy.md").read_text()
-    assert written.count("\n| D-5 |") == 3
+    page = tmp_path / "report.html"
+    assert f"open file://{page} in a browser" in told.out
+    assert "SPG" in page.read_text()
+    assert "left out" not in told.err
+    before = page.read_text()
     again = softmask("demo", "--store", tmp_path)
-    assert again.out == told.out
-    assert again.err.count("already finished") == 3
+    assert again.code == 0
+    assert page.read_text() == before, "nothing is run twice"

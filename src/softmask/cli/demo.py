@@ -1,40 +1,48 @@
-"""`softmask demo`: the main job on built-in data."""
+"""`softmask demo`: the main job on built-in data, with a report at its end."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from softmask.analyses.accuracy import accuracy
+from softmask.cli.grid_display import GridDisplay
 from softmask.cli.printing import out
-from softmask.cli.run import perform
-from softmask.report.tables import as_markdown, print_table
-from softmask.runs.config import make_config
+from softmask.cli.report import write_report
+from softmask.errors import SoftmaskError
+from softmask.executors import make_executor
+from softmask.report.tables import print_table
+from softmask.runs.grid import Grid
 from softmask.runs.store import Store
 
-METHODS = ("one", "ncl", "spg")
-# A task of D-5 has only four batches of 64: smaller batches and more epochs give every method time to learn it.
-CHANGES = {"epochs": 30, "batch": 16}
+METHODS = ("one", "ncl", "spg", "hat")
+# Tasks of D-5 are small: smaller batches and more epochs give every method time to learn. R-10 has ten tasks, each of
+# which has five times as many pictures.
+CHANGES: dict[str, dict[str, Any]] = {"D-5": {"epochs": 20, "batch": 16}, "R-10": {"epochs": 3, "batch": 16}}
+EXECUTOR = "processes"
 
 
 def demo(
     store: Annotated[Path, typer.Option(help="Folder in which the runs are kept.")] = Path("softmask-demo"),
 ) -> None:
-    """Learn five tasks of two digits each, one after the other, with and without soft-masking.
+    """Learn task after task with and without soft-masking, on built-in data, and write a report.
 
     Example: `softmask demo`
     """
     kept = Store(store)
-    out.print("Five tasks of two digits each (D-5), learned one after the other: what is left of the first at the end?")
-    wanted = [make_config(method, "D-5", preset="short", changes=CHANGES) for method in METHODS]
-    for config in wanted:
-        perform(config, kept, None)
-    ids = {config.id() for config in wanted}
-    table = accuracy(run for run in kept.runs() if run.path.name in ids)
-    print_table(table, out)
-    report = store / "accuracy.md"
-    report.write_text(as_markdown(table))
-    out.print(f"\nThe runs lie in {store}, the table as Markdown in {report}.")
+    out.print("Five tasks of two digits each (D-5), and ten of all digits, turned a little further each time (R-10),")
+    out.print("learned one after the other: what is left of the first at the end?")
+    grid = Grid.of(METHODS, tuple(CHANGES), (1,), preset="short", changes=lambda _, sequence: CHANGES[sequence])
+    executor = make_executor(EXECUTOR)
+    with GridDisplay(grid.cells(kept), executor.jobs, retry_failed=True) as display:
+        for cell in grid.run(kept, executor, retry_failed=True):
+            display.ended(cell)
+            if cell.error is not None:
+                raise SoftmaskError(f"{cell.config.method} on {cell.config.sequence} failed: {cell.error}")
+    ids = {config.id() for config in grid.configs}
+    print_table(accuracy(run for run in kept.runs() if run.path.name in ids), out)
+    write_report(store, store / "report.html")
+    out.print(f"\nThe runs lie in {store}; open {(store / 'report.html').absolute().as_uri()} in a browser.")
     out.print("Next: softmask list methods, softmask list sequences, softmask run --help")
