@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Threads that spin while they wait slow a shared machine down many times.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help demo test test-slow lint bench results package clean
+.PHONY: help demo test test-slow lint bench results docs package clean
 
 help:
 	@echo "make demo       learn task after task with several methods on built-in data, and a report"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-slow  the tests that take longer: many kills, packaging"
 	@echo "make bench      speed as ratios within one run; make bench NAME=importance for one of them"
 	@echo "make results    the tables of RESULTS.md anew, from the runs in results/"
+	@echo "make docs       the documentation as a site in site/"
 	@echo "make package    wheel and source archive in dist/"
 
 $(READY): pyproject.toml constraints.txt
@@ -43,8 +44,11 @@ bench: $(READY)
 results: $(READY)
 	$(BIN)/python docs/refresh_results.py
 
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --strict --quiet
+
 package: $(READY)
 	rm -rf dist && $(BIN)/python -m build --quiet
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("avalanche") is None, reason="needs avalanche-lib")
 def test_a_strategy_is_protected() -> None:
     command = [sys.executable, "-m", "tests.integrations.avalanche_script"]

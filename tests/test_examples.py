@@ -1,0 +1,68 @@
+"""The examples run, and show what they say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CONTRACT = """
+import sys
+from pathlib import Path
+import torch
+import examples.own_method
+from softmask.testing import METHOD_CHECKS
+
+torch.set_num_threads(1)
+for check in METHOD_CHECKS:
+    check("l2", Path(sys.argv[1]) / check.__name__)
+print("passed")
+"""
+
+
+def python(*arguments: object) -> str:
+    """In a process of its own: an example may register what other tests must not see."""
+    places = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_own_model_forgets_less_with_the_mask() -> None:
+    from examples.own_model import learn
+
+    for protect in (False, True):
+        fresh, final = learn(protect)
+        lost = max(a - b for a, b in zip(fresh, final, strict=True))
+        assert min(fresh) > 0.9
+        assert lost < 0.1 if protect else lost > 0.15
+
+
+def test_own_method_runs() -> None:
+    lines = python(ROOT / "examples" / "own_method.py").splitlines()
+    assert [line.split(":")[0] for line in lines] == ["after task 0", "after task 1"]
+
+
+@pytest.mark.slow
+def test_own_method_keeps_the_contract(tmp_path: Path) -> None:
+    assert python("-c", CONTRACT, tmp_path).strip() == "passed"
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    python("-m", "mkdocs", "build", "--strict", "--quiet", "-f", ROOT / "mkdocs.yml", "-d", tmp_path / "site")
+    methods = {path.parent.name for path in (tmp_path / "site" / "methods").glob("*/index.html")}
+    assert {"spg", "hat", "ncl"} <= methods
+    reference = (tmp_path / "site" / "reference" / "index.html").read_text()
+    assert "Soft-mask every" in reference, "docstrings are in the reference"
