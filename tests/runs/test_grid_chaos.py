@@ -21,8 +21,8 @@ from softmask.runs.grid import Grid
 from softmask.runs.store import Store
 from tests.runs.examples import environment, outcome
 
-METHODS, SEEDS, EPOCHS = ["ncl", "spg", "hat", "one"], [1, 2, 3], 40
-PATIENCE = 240.0
+METHODS, SEEDS, EPOCHS = ["ncl", "spg", "hat", "one"], [1, 2, 3], 20
+PATIENCE = 500.0
 KILLS = 10
 
 

@@ -1,0 +1,146 @@
+"""A small part of a run, done for real and timed: two tasks, a few batches each, one epoch, written to disk and all."""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from softmask.learning.protocol import learn_sequence
+from softmask.learning.task import Batches, Task, TaskSequence
+from softmask.runs.config import RunConfig
+from softmask.runs.run import build
+from softmask.runs.store import RunWriter, Store
+
+TASKS, TRAINING_BATCHES, OTHER_IMAGES = 2, 4, 64
+# A validation image is only looked at; a training image is looked at, traced back and learned from.
+FORWARD = 1 / 3
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What the last of the rehearsed stages took, in seconds and bytes."""
+
+    image: float
+    """Learning from one image once."""
+    end: float
+    """The end of the task, for each of its training images."""
+    look: float
+    """Evaluating one image."""
+    event: float
+    """Writing down one event."""
+    saving: float
+    """Saving the state after one epoch."""
+    memory_bytes: int
+    """Of the whole process."""
+    kept_bytes: int
+    """Of the run's folder when it is finished."""
+    working_bytes: int
+    """At most while it runs."""
+    event_bytes: int
+
+
+class _Watched:
+    """A run's writer with a clock and a balance beside it."""
+
+    def __init__(self, writer: RunWriter) -> None:
+        self.writer = writer
+        self.saving, self.events, self.event_seconds, self.working_bytes = 0.0, 0, 0.0, 0
+        self.last_task: dict[str, Any] = {}
+        self.measured_from = self.measured_until = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.writer, name)
+
+    def event(self, kind: str, **facts: Any) -> None:
+        start = time.perf_counter()
+        self.writer.event(kind, **facts)
+        now = time.perf_counter()
+        self.events, self.event_seconds = self.events + 1, self.event_seconds + now - start
+        if kind == "task":
+            self.last_task, self.measured_from = facts, now
+        self.measured_until = now
+
+    def save_progress(self, stage: int, state: Any) -> None:
+        start = time.perf_counter()
+        self.writer.save_progress(stage, state)
+        self.saving = time.perf_counter() - start
+        self.working_bytes = max(self.working_bytes, _bytes_in(self.writer.path))
+
+    def save_stage(self, stage: int, state: Any) -> None:
+        self.writer.save_stage(stage, state)
+        self.working_bytes = max(self.working_bytes, _bytes_in(self.writer.path))
+
+
+def rehearse(config: RunConfig, sequence: TaskSequence) -> Rehearsal:
+    training = replace(config.training, epochs=1, joint_epochs=1)
+    tasks = [_short(task, training.batch) for task in sequence.tasks[:TASKS]]
+    tests = [_first(test, OTHER_IMAGES) for test in sequence.tests[:TASKS]]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
+            method = build(config, sequence)
+            stages = len(method.stages(tasks, training))
+            with Store(folder).open(config) as writer:
+                watched = _Watched(writer)
+                learn_sequence(method, tasks, training, watched, tests=tests)
+            kept, lines = _bytes_in(writer.path), (writer.path / "events.jsonl").stat().st_size
+    finally:
+        torch.set_num_threads(threads)
+    last = watched.last_task
+    learned = [tasks[i] for i in last["ids"]]
+    images = sum(task.train.count for task in learned)
+    looked_at = sum(task.val.count + test.count for task, test in zip(tasks, tests, strict=True))
+    event = watched.event_seconds / watched.events
+    evaluated = watched.measured_until - watched.measured_from - event * len(tasks)
+    seconds = last["learn_seconds"] - watched.saving - event
+    return Rehearsal(
+        image=max(0.0, seconds) / (images + FORWARD * sum(task.val.count for task in learned)),
+        end=last["end_seconds"] / images,
+        look=max(0.0, evaluated) / looked_at,
+        event=event,
+        saving=watched.saving,
+        memory_bytes=_memory(),
+        kept_bytes=kept - lines,
+        working_bytes=watched.working_bytes - lines,
+        event_bytes=lines // (watched.events + stages),
+    )
+
+
+def _short(task: Task, batch: int) -> Task:
+    return replace(task, train=_first(task.train, TRAINING_BATCHES * batch), val=_first(task.val, OTHER_IMAGES))
+
+
+def _first(batches: Batches, count: int) -> Batches:
+    return Batches(batches.images[:count], batches.labels[:count], batches.size, normalise=batches.normalise)
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _memory() -> int:
+    """What this process holds now; where the system does not tell, the most that it held."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def total_looks(tasks: Sequence[Task], tests: Sequence[Batches], stages: Sequence[Task]) -> tuple[int, int]:
+    """How many images are evaluated in all, and in how many rows: after each stage all tasks learned so far."""
+    looks = rows = 0
+    learned: list[int] = []
+    for stage in stages:
+        learned += stage.ids
+        looks += sum(tasks[i].val.count + tests[i].count for i in learned)
+        rows += len(learned)
+    return looks, rows
