@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,11 @@ def generated(root: Path | None, seeds: Seeds, tasks: int) -> TaskSequence:
 
 
 @pytest.fixture(autouse=True)
-def _known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registered for these tests alone."""
     SEQUENCES.names()
     monkeypatch.setattr(SEQUENCES, "_entries", dict(SEQUENCES._entries))
     sequence(NAME, tasks=TASKS, classes=CLASSES, description="generated")(generated)
-    yield
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from softmask.runs.grid import Grid
 from softmask.runs.store import Store
 from tests.runs.examples import environment, outcome
 
-METHODS, SEEDS, EPOCHS = ["ncl", "spg", "hat", "one"], [1, 2, 3], 20
+METHODS, SEEDS, EPOCHS = ["ncl", "spg", "hat", "one"], [1, 2, 3], 10
 PATIENCE = 500.0
 KILLS = 10
 
