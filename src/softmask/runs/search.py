@@ -34,10 +34,11 @@ from softmask.runs.study import TrialRecord, alone, open_study, records, suggest
 from softmask.sequences import sequence_facts
 
 OBJECTIVE = "mean validation accuracy over the tasks after the last one, in percent"
-# A trial is given up if it is below the median of those before it, once there are so many; the first task alone tells
-# nothing about forgetting.
+# A trial is given up if it is clearly below the median of those before it, once there are so many. Less than a point
+# may be a few validation images, and the first task alone tells nothing about forgetting.
 TRIALS_TO_COMPARE_WITH = 5
 TASKS_BEFORE_JUDGING = 2
+CLEARLY = 1.0
 SECONDS_BETWEEN_LOOKS = 1.0
 DEFAULTS = 0
 """The number of the trial that has the default settings."""
@@ -183,9 +184,9 @@ class Judge:
         ]
         if not TASKS_BEFORE_JUDGING <= after + 1 < self.tasks or len(others) < TRIALS_TO_COMPARE_WITH:
             return
-        if value < median(others):
+        if value < median(others) - CLEARLY:
             raise Hopeless(
-                f"hopeless after task {after + 1}: {value:.2f} is below the median {median(others):.2f} of "
+                f"hopeless after task {after + 1}: {value:.2f} is far below {median(others):.2f}, the median of "
                 f"{len(others)} trials before it"
             )
 
