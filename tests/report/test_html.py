@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -76,6 +78,14 @@ def test_every_run_has_a_page(page: str, reading: Reading) -> None:
     assert spg["matrix"][1][2] is None
     assert len(spg["epochs"]) == 6
     assert set(spg["blocked"]) == {"conv1", "fc2", "whole network"}
+
+
+def test_a_long_name_is_a_link_too(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    done = stored(store, make_config("spg-no-chi", "D-5", tasks=2), triangle([[50], [50, 50]]))
+    longer = done.path.rename(done.path.with_name(f"{done.path.name} of last year & more"))
+    page = make_report(read_store(store))[0]
+    assert f'<a href="#run/{quote(longer.name)}">{escape(longer.name)}</a>' in page
 
 
 def test_names_cannot_break_out(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
-from html import escape
+from html import escape, unescape
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -38,8 +39,9 @@ def report_html(reading: Reading, tables: dict[str, Table], figures: dict[str, l
     """The page; where there are very many runs, each of them is told in less detail."""
     if not reading.runs:
         raise SoftmaskError(f"no run in {reading.root}: `softmask run` makes one, `softmask list runs` shows them")
+    parts = _parts(reading, tables, figures)
     for detail in (0, *LESS):
-        page = _page(reading, tables, figures, detail)
+        page = _page(reading, parts, detail)
         if len(page.encode()) < LIMIT:
             return page
     raise SoftmaskError(
@@ -47,27 +49,32 @@ def report_html(reading: Reading, tables: dict[str, Table], figures: dict[str, l
     )
 
 
-def _page(reading: Reading, tables: dict[str, Table], figures: dict[str, list[Chart]], detail: int) -> str:
+def _parts(reading: Reading, tables: dict[str, Table], figures: dict[str, list[Chart]]) -> dict[str, str]:
+    """All that does not depend on how much is told of each run."""
     sections = [_section(section, tables, figures, reading) for section in SECTIONS]
     shown = [(section, body) for section, body in zip(SECTIONS, sections, strict=True) if body]
     charts = {chart.name: chart.to_dict() for each in figures.values() for chart in each}
-    everything = {run.path.name: run_data(run, detail) for run in reading.runs}
     links = "".join(f'<a href="#{section.id}">{section.title}</a>' for section, _ in shown)
-    return Template(_file("report.html")).substitute(
-        title=escape(f"softmask: {_name(reading)}"),
-        style=_colours() + _file("report.css"),
-        links=links + '<a href="#runs">Runs</a>',
-        heading=escape(f"Report: {_name(reading)}"),
-        summary=_summary(reading),
-        sections="\n".join(body for _, body in shown),
-        runs=_runs(reading, LESS.get(detail, "")),
-        left_out=_left_out(reading, tables),
-        version=softmask.__version__,
-        palette=_json({"colours": len(COLOURS), "dashes": DASHES, "systems": FIRST + OTHERS}),
-        charts=_json(charts),
-        run_data=_json(everything),
-        scripts="\n".join(f"<script>\n{_file(name)}</script>" for name in SCRIPTS),
-    )
+    return {
+        "title": escape(f"softmask: {_name(reading)}"),
+        "style": _colours() + _file("report.css"),
+        "links": links + '<a href="#runs">Runs</a>',
+        "heading": escape(f"Report: {_name(reading)}"),
+        "summary": _summary(reading),
+        "sections": "\n".join(body for _, body in shown),
+        "runs": _runs(reading),
+        "left_out": _left_out(reading, tables),
+        "version": softmask.__version__,
+        "palette": _json({"colours": len(COLOURS), "dashes": DASHES, "systems": FIRST + OTHERS}),
+        "charts": _json(charts),
+        "scripts": "\n".join(f"<script>\n{_file(name)}</script>" for name in SCRIPTS),
+    }
+
+
+def _page(reading: Reading, parts: dict[str, str], detail: int) -> str:
+    everything = {run.path.name: run_data(run, detail) for run in reading.runs}
+    less = f'<p class="notes">{escape(LESS[detail])}</p>' if detail in LESS else ""
+    return Template(_file("report.html")).substitute(parts, run_data=_json(everything), less=less)
 
 
 def _name(reading: Reading) -> str:
@@ -190,16 +197,17 @@ def _figures(name: str, charts: Sequence[Chart]) -> str:
     return f'{choice}<div class="charts" id="figures-{name}">{drawn}</div>'
 
 
-def _runs(reading: Reading, less: str) -> str:
+def _runs(reading: Reading) -> str:
     drawn = as_html(runs_table(reading.runs, references(reading.runs)))
-    for run in reading.runs:
-        name = escape(run.path.name)
-        link = f'<a href="#run/{quote(run.path.name)}">{name}</a>'
-        drawn = drawn.replace(f'<th scope="row">{name}</th>', f'<th scope="row">{link}</th>', 1)
+    drawn = re.sub(r'<th scope="row"[^>]*>([^<]+)</th>', _linked, drawn)
     drawn = _with_words(drawn)
-    note = f'<p class="notes">{escape(less)}</p>' if less else ""
     long = ' class="long"' if len(reading.runs) > MANY_ROWS else ""
-    return f"<div{long}>{drawn}</div>{note}"
+    return f"<div{long}>{drawn}</div>"
+
+
+def _linked(found: re.Match[str]) -> str:
+    """The name of a run, leading to its page."""
+    return f'<th scope="row"><a href="#run/{quote(unescape(found[1]))}">{found[1]}</a></th>'
 
 
 def _left_out(reading: Reading, tables: dict[str, Table]) -> str:

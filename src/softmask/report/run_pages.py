@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 from collections.abc import Sequence
@@ -97,13 +98,18 @@ def _changes(config: RunConfig, preset: str, seed: int) -> list[str]:
         usual: dict[str, Any] = {"training": vars(PRESETS[preset]), "settings": {}, "network": {}}
         usual["seeds"] = vars(Seeds.all_from(seed))
     else:
-        usual = make_config(config.method, config.sequence, preset=preset, seed=seed).to_dict()
+        usual = _usual(config.method, config.sequence, preset, seed)
     return [
         f"{section}.{key}={json.dumps(value)}"
         for section in ("training", "network", "settings", "seeds")
         for key, value in given[section].items()
         if key not in usual[section] or value != usual[section][key]
     ]
+
+
+@functools.lru_cache(maxsize=10_000)
+def _usual(method: str, sequence: str, preset: str, seed: int) -> dict[str, Any]:
+    return make_config(method, sequence, preset=preset, seed=seed).to_dict()
 
 
 def _epochs(run: StoredRun, detail: int) -> list[list[float]]:

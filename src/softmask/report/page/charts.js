@@ -14,9 +14,9 @@ function make(name, attributes, parent, text) {
 
 function colour(index) { return `var(--c${index})`; }
 
-function styleOf(label, place) {
+function styleOf(label, place, plain = false) {
   const known = palette.systems.indexOf(label);
-  const index = known >= 0 ? known : palette.systems.length + place;
+  const index = plain ? place : known >= 0 ? known : palette.systems.length + place;
   const colours = palette.colours;
   return { ink: colour(index % colours), dash: palette.dashes[Math.floor(index / colours) % palette.dashes.length] };
 }
@@ -105,7 +105,7 @@ function drawLegend(plot, lines) {
 }
 
 function drawLines(plot, svg, chart, width) {
-  const lines = chart.series.map((series, place) => ({ ...series, ...styleOf(series.label, place) }));
+  const lines = chart.series.map((series, place) => ({ ...series, ...styleOf(series.label, place, chart.plain) }));
   const longest = Math.max(...lines.map((line) => textWidth(line.label)));
   const direct = chart.direct !== false && lines.length <= 8 && longest < width * 0.34;
   const margin = { left: 40, right: direct ? longest + 14 : 12, top: 22, bottom: 36 };
@@ -114,7 +114,7 @@ function drawLines(plot, svg, chart, width) {
   const values = lines.flatMap((line) => line.y.flatMap((y, i) => (line.std ? [y - line.std[i], y + line.std[i]] : [y])));
   let [low, high] = [Math.min(...values), Math.max(...values)];
   if (chart.zero) low = Math.min(low, 0);
-  const pad = (high - low || 1) * 0.06;
+  const pad = (high - low || 10) * 0.06;
   if (low !== 0) low -= pad;
   high += pad;
   const inner = { w: width - margin.left - margin.right, h: height - margin.top - margin.bottom };

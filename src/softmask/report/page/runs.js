@@ -28,7 +28,7 @@ function curves(run) {
   const made = [];
   const x = run.epochs.map((_, i) => i + 1);
   if (run.epochs.length > 1) {
-    const direct = { kind: "line", x: "epochs of all tasks", direct: false };
+    const direct = { kind: "line", x: "epochs of all tasks", direct: false, plain: true };
     made.push({ ...direct, title: "Accuracy in validation while learning", y: "accuracy, %", series: [{ label: "validation", x, y: column(run, 1) }] });
     made.push({ ...direct, title: "Loss while learning", y: "loss", digits: 3, series: [{ label: "training", x, y: column(run, 3) }, { label: "validation", x, y: column(run, 2) }] });
   }
@@ -36,7 +36,7 @@ function curves(run) {
   const layers = Object.entries(run.blocked);
   if (layers.length && layers[0][1].length > 1) {
     const series = layers.map(([label, y]) => ({ label, x: y.map((_, i) => i + 1), y }));
-    made.push({ kind: "line", title: "Completely blocked parameters by layer", x: "tasks learned", y: "%", digits: 2, zero: true, series });
+    made.push({ kind: "line", title: "Completely blocked parameters by layer", x: "tasks learned", y: "%", digits: 2, zero: true, plain: true, series });
   }
   return made;
 }
