@@ -1,0 +1,45 @@
+"""Every method that a growing model may have: its memory does not depend on the number of tasks, and it learns on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from softmask.continual import ContinualModel, ModelConfig
+from softmask.continual.learner import OPEN_ENDED, LearnerError, make_method, method_settings
+from tests.continual.examples import QUICK, blobs, small_model
+
+
+@pytest.mark.parametrize("method", OPEN_ENDED)
+def test_memory_beside_the_heads_is_the_same_for_any_number_of_tasks(method: str) -> None:
+    config = ModelConfig(network="mlp", input_shape=(6,), width=1 / 16, method=method)
+    one, three = (make_method(config, "mlp", classes).state_dict() for classes in ((2,), (2, 3, 4)))
+    shared = [name for name in three if not name.startswith("heads.")]
+    assert shared == [name for name in one if not name.startswith("heads.")]
+    for name in shared:
+        if isinstance(one[name], torch.Tensor):
+            assert torch.equal(one[name], three[name]), "initial numbers follow from the seed alone"
+    assert torch.equal(one["heads.0.weight"], three["heads.0.weight"])
+
+
+@pytest.mark.parametrize("method", [name for name in OPEN_ENDED if name not in ("spg", "ncl")])
+@pytest.mark.filterwarnings("ignore")
+def test_it_learns_on_after_a_restart(tmp_path: Path, method: str) -> None:
+    small_model(tmp_path / "m", tasks=1, method=method)
+    model = ContinualModel.open(tmp_path / "m")
+    assert model.learn("task 1", blobs(1), training=QUICK).accuracy >= 0.5
+    again = ContinualModel.open(tmp_path / "m")
+    x = blobs(0)[0]
+    assert torch.equal(model.probabilities(x, 0), again.probabilities(x, 0))
+
+
+def test_settings_are_checked() -> None:
+    assert method_settings("ewc", {"strength": 3}).strength == 3
+    with pytest.raises(LearnerError, match="did you mean 'strength'"):
+        method_settings("ewc", {"strenght": 3})
+    with pytest.raises(LearnerError, match="is a float"):
+        method_settings("ewc", {"strength": "much"})
+    with pytest.raises(LearnerError, match="is a bool"):
+        method_settings("spg", {"importance_dropout": 1})
