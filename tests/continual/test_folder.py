@@ -109,6 +109,13 @@ def test_places_without_a_model(tmp_path: Path) -> None:
     refused(tmp_path, "no config.json")
 
 
+def test_a_folder_of_other_things_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "release.txt").write_text("mine")
+    with pytest.raises(ModelFolderError, match=r"holds 'release\.txt'"):
+        ContinualModel.create(tmp_path, "mlp", (6,))
+    assert [path.name for path in tmp_path.iterdir()] == ["release.txt"]
+
+
 def test_links_and_devices_are_refused(model: Path) -> None:
     for name in (NUMBERS, "config.json"):
         file = model / name

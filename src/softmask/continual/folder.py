@@ -30,6 +30,7 @@ from softmask.runs.state_file import StateFileError, read_state, write_json, wri
 LARGEST_CONFIG = 64_000_000
 ROOM_FOR_HEADER = 16_000_000
 OURS = re.compile(r"(generation-\d{6,}|probe-\d{3,})\.safetensors(\.tmp)?|config\.json\.tmp|lease\.json\.tmp")
+LEASE = ("lease.json", "lease.lock")
 DTYPES = {"F32": "torch.float32", "F64": "torch.float64", "F16": "torch.float16", "BF16": "torch.bfloat16"}
 DTYPES |= {"I64": "torch.int64", "I32": "torch.int32", "I16": "torch.int16", "I8": "torch.int8", "U8": "torch.uint8"}
 DTYPES |= {"BOOL": "torch.bool"}
@@ -63,7 +64,7 @@ class ModelFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if self.exists():
             raise ModelFolderError(f"{self.path} holds a model already: open it, or take another folder")
-        strangers = [name for name in os.listdir(self.path) if not OURS.fullmatch(name) and "lease" not in name]
+        strangers = [name for name in os.listdir(self.path) if not OURS.fullmatch(name) and name not in LEASE]
         if strangers:
             raise ModelFolderError(f"{self.path} is not empty (it holds {strangers[0]!r}): take a folder of its own")
 

@@ -268,9 +268,9 @@ def _new_config(
 
 def _found(folder: ModelFolder, config: ModelConfig, method: Method, event: Mapping[str, Any]) -> None:
     """A new model in its folder."""
-    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.prepare()  # refuses before anything is written, even a lease
     with Lease(folder.path):
-        folder.prepare()
+        folder.prepare()  # another process may have been quicker
         folder.commit(config, method.state_dict(), event)
 
 
