@@ -56,8 +56,8 @@ def workers_of(store: Path) -> list[int]:
     for lease in store.glob("*/lease.json"):
         with suppress(OSError, ValueError, KeyError):
             pid = int(json.loads(lease.read_text())["pid"])
-            os.kill(pid, 0)
-            found.append(pid)
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+                found.append(pid)
     return found
 
 
@@ -80,12 +80,21 @@ def assert_equal_to_undisturbed(store: Path, folder: Path) -> None:
     }
 
 
+def epochs_in(store: Path) -> int:
+    return sum(file.read_bytes().count(b'"epoch", "task"') for file in store.glob("*/events.jsonl"))
+
+
 def strike(driver: subprocess.Popen[bytes], store: Path, generator: random.Random) -> bool:
-    """Kills the driver or a worker at some moment; whether somebody was hit."""
-    deadline = time.monotonic() + PATIENCE
-    while not workers_of(store) and driver.poll() is None and time.monotonic() < deadline:
+    """Kills the driver or a worker, now as soon as one works, now after it got ahead; whether somebody was hit."""
+    deadline, before = time.monotonic() + PATIENCE, epochs_in(store)
+    ahead = generator.choice([0, 3, 6])
+
+    def too_soon() -> bool:
+        return not workers_of(store) or epochs_in(store) < before + ahead
+
+    while too_soon() and driver.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
-    time.sleep(generator.uniform(0, 0.6))
+    time.sleep(generator.uniform(0, 0.3))
     workers = workers_of(store)
     if driver.poll() is not None:
         return False
