@@ -68,7 +68,8 @@ def test_as_many_at_once_as_there_are_jobs_and_closing_stops_them(tmp_path: Path
 
 
 DRIVER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have told them to ignore it
 from pathlib import Path
 from softmask.executors import ProcessExecutor
 from tests.executors.work import mark_and_sleep
