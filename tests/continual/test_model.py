@@ -116,6 +116,16 @@ def test_a_given_validation_set_is_used(tmp_path: Path) -> None:
     assert facts.accuracy < 0.5, "its labels are all wrong"
 
 
+def test_trains_are_a_class_like_any_other(tmp_path: Path) -> None:
+    for name, shade in (("bus", 40), ("train", 200)):
+        (tmp_path / "vehicles" / name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("L", (8, 8), shade + number).save(tmp_path / "vehicles" / name / f"{number}.png")
+    model = ContinualModel.create(tmp_path / "model", network="mlp", input_shape=(1, 8, 8), width=1 / 16)
+    model.learn("vehicles", tmp_path / "vehicles", training=QUICK)
+    assert tuple(model.config.tasks[0].classes) == ("bus", "train")
+
+
 @pytest.mark.parametrize("network", ["alexnet", "resnet18"])
 def test_pictures_in_folders(tmp_path: Path, network: str) -> None:
     root = write_digits(tmp_path / "digits", each=20)

@@ -64,7 +64,7 @@ def read_task(
     train: Source, val: Source | None, shape: Shape, classes: Sequence[str] | None, purpose: tuple[int, str]
 ) -> tuple[Labelled, Labelled]:
     """Training and validation set; a tenth of each class is held out where no validation set is given."""
-    if isinstance(train, (str, os.PathLike)) and Path(train, "train").is_dir():
+    if isinstance(train, (str, os.PathLike)) and any(Path(train, "train").glob("*/")):  # else trains are a class
         folder = Path(train)
         train, val = folder / "train", folder / "val" if val is None and (folder / "val").is_dir() else val
     known = read_labelled(train, shape, classes)

@@ -90,7 +90,7 @@ def read_layout(folder: Path) -> list[TaskFolder]:
 
 def _read_task(folder: Path) -> TaskFolder:
     inside = {path.name: path for path in _folders_in(folder)}
-    if "train" not in inside:
+    if "train" not in inside or not _folders_in(inside["train"]):  # trains may be a class like any other
         parts = {"train": folder}
     elif "test" not in inside or inside.keys() - set(PARTS):
         raise DataError(f"{folder}: beside 'train' there must be 'test', and there may be 'val', but nothing else")
