@@ -16,6 +16,7 @@ from softmask.learning.task import TaskSequence
 from softmask.runs.config import ConfigError, RunConfig, make_config
 from softmask.runs.run import load as load_config
 from softmask.sequences import load_sequence, sequence_facts
+from softmask.sequences.folder import is_divided
 from tests.sequences.generated import write_folder
 
 PETS = {"1 furry": {"cats": 10, "dogs": 20}, "2 feathered": {"ducks": 10, "geese": 10, "swans": 10}}
@@ -143,3 +144,11 @@ def test_it_can_be_run(tmp_path: Path) -> None:
     assert len(load_config(config, None).tasks) == 1
     with pytest.raises(ConfigError, match="has 2 tasks"):
         make_config("ncl", name, tasks=3)
+
+
+def test_trains_are_a_class_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "1.png").touch()
+    assert not is_divided(tmp_path)
+    (tmp_path / "train" / "bus").mkdir()
+    assert is_divided(tmp_path)

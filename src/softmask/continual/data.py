@@ -17,6 +17,7 @@ from softmask.errors import DataError
 from softmask.learning.task import Batches, Normalisation
 from softmask.sequences.decoding import any_kind, decode, known_endings, read_picture
 from softmask.sequences.fingerprint import files_below
+from softmask.sequences.folder import is_divided
 from softmask.sequences.problems import Problems
 from softmask.sequences.splitting import VALIDATION_SHARE, hold_out, shuffled
 
@@ -64,7 +65,7 @@ def read_task(
     train: Source, val: Source | None, shape: Shape, classes: Sequence[str] | None, purpose: tuple[int, str]
 ) -> tuple[Labelled, Labelled]:
     """Training and validation set; a tenth of each class is held out where no validation set is given."""
-    if isinstance(train, (str, os.PathLike)) and any(Path(train, "train").glob("*/")):  # else trains are a class
+    if isinstance(train, (str, os.PathLike)) and is_divided(Path(train)):
         folder = Path(train)
         train, val = folder / "train", folder / "val" if val is None and (folder / "val").is_dir() else val
     known = read_labelled(train, shape, classes)

@@ -88,9 +88,14 @@ def read_layout(folder: Path) -> list[TaskFolder]:
     return tasks
 
 
+def is_divided(folder: Path) -> bool:
+    """Whether a task's folder holds `train` with the classes in it; trains alone may be a class like any other."""
+    return (folder / "train").is_dir() and bool(_folders_in(folder / "train"))
+
+
 def _read_task(folder: Path) -> TaskFolder:
     inside = {path.name: path for path in _folders_in(folder)}
-    if "train" not in inside or not _folders_in(inside["train"]):  # trains may be a class like any other
+    if not is_divided(folder):
         parts = {"train": folder}
     elif "test" not in inside or inside.keys() - set(PARTS):
         raise DataError(f"{folder}: beside 'train' there must be 'test', and there may be 'val', but nothing else")
