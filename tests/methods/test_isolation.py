@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from softmask.learning.evaluation import accuracy, validate
-from softmask.learning.fit import Fit
+from softmask.learning.fit import Fit, Fitter
 from softmask.learning.method import Method, Step
 from softmask.learning.protocol import learn_sequence
+from softmask.learning.task import Task
 from softmask.learning.training import Training
 from softmask.methods.cat import CAT
 from softmask.methods.hat import HAT
@@ -17,8 +18,9 @@ from softmask.methods.pgn import PGN
 from softmask.methods.supsup import SupSup
 from softmask.methods.wsn import WSN
 from softmask.metrics import backward_transfer
-from softmask.runs.config import make_config
+from softmask.runs.config import ConfigError, make_config
 from softmask.runs.run import build, load
+from softmask.runs.search_space import SearchPlan
 from softmask.testing import Memory
 from tests.methods.isolation import (
     TRAINING,
@@ -60,12 +62,80 @@ def test_backward_transfer_is_exactly_zero(kind: type[Method]) -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_restored_state_has_the_best_loss_to_the_bit(kind: type[Method]) -> None:
-    """All that shapes the validated function is in the snapshot: scores, embeddings, paths, masks."""
+    """All that shapes the validated function is in the snapshot: scores, embeddings, paths, attention."""
     method = made(kind)
     for task in tasks[:2]:
         losses = learn(method, task, Training(lr=0.1, epochs=4, batch=16, schedule="cosine"))
         assert validate(method, task)[0] == min(losses)
         method.end_task(task)
+
+
+class AllSimilar(CAT):
+    """Attends to every earlier task."""
+
+    def try_earlier_tasks(self, task: Task, fit: Fitter) -> dict:
+        return {"reference": 0.0, "readouts": [1.0] * task.id}
+
+
+@pytest.mark.parametrize("kind", [*NEVER_FORGET, AllSimilar])
+def test_restoring_undoes_whatever_training_may_have_done(kind: type[Method]) -> None:
+    """Though the last epoch may have been the best: then all is disturbed that an optimizer or a tournament moves."""
+    method = made(kind)
+    learn_all(method, tasks[:1])
+    learn(method, tasks[1])
+    best, snapshot = validate(method, tasks[1])[0], method.snapshot()
+    with torch.no_grad():
+        for group in method.make_optimizer(0.1).param_groups:
+            for parameter in group["params"]:
+                parameter.normal_()
+    if isinstance(method, PathNet):
+        method.paths[1] = torch.tensor([[13, 14, 15]] * 5)
+    assert validate(method, tasks[1])[0] != best
+    method.restore(snapshot)
+    assert validate(method, tasks[1])[0] == best
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [
+        ("hat", {"steepness": 0}, "steepness must be above 0"),
+        ("hat", {"sparsity": -1}, "sparsity must not be negative"),
+        ("wsn", {"share": 0}, "share must lie above 0 and up to 1"),
+        ("wsn", {"share": 1.5}, "share must lie above 0 and up to 1"),
+        ("wsn", {"settings.lr": 0}, "lr must be above 0"),
+        ("supsup", {"share": -0.5}, "share must lie above 0 and up to 1"),
+        ("supsup", {"score_rate": -1}, "score_rate must be above 0"),
+        ("pgn", {"expansion": 0}, "expansion must be above 0"),
+        ("pathnet", {"active": 17}, "a path cannot take 17 of 16 modules"),
+        ("pathnet", {"generations": 0}, "generations must be above 0"),
+        ("cat", {"steepness": 0}, "steepness must be above 0"),
+        ("cat", {"attention_heads": 0}, "attention_heads must be above 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_a_run(name: str, wrong: dict[str, float], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_config(name, "D-5", preset="short", changes=wrong)
+
+
+def test_ranges_of_searches() -> None:
+    """They hold what the methods' authors use; `score_rate` of SupSup is in units of a rate of 0.25."""
+    expected = {
+        "hat": {"sparsity": (0.01, 4.0), "steepness": (25.0, 800.0)},
+        "wsn": {"share": (0.05, 0.7), "score_rate": (0.3, 100.0), "lr": (5e-3, 0.5)},
+        "supsup": {"share": (0.05, 0.8), "score_rate": (0.4, 20.0)},
+        "pgn": {"adapter_scale": (0.01, 0.1, 1.0), "lr": (5e-3, 0.5)},
+        "pathnet": {
+            "modules": (10, 16, 20),
+            "active": (2, 3, 4, 5),
+            "generations": (5, 10, 20, 50),
+            "lr": (5e-3, 0.08),
+        },
+    }
+    for name, ranges in expected.items():
+        space = SearchPlan(method=name, sequence="D-5", trials=1, dropout=False).space()
+        assert {
+            key.removeprefix("settings."): each.choices or (each.low, each.high) for key, each in space.items()
+        } == ranges
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -116,11 +186,12 @@ def test_answers_stay_on_real_pictures(kind: type[Method], tmp_path: Path) -> No
     sequence = load(config, data_folder())
     method, journal = build(config, sequence), Memory()
     learn_sequence(method, sequence.tasks, config.training, journal, tests=None)
-    first = build(config, sequence)
-    first.load_state_dict(journal.states[0])
-    x = sequence.tests[0].x[:64]
-    first.eval(), method.eval()
-    assert torch.equal(method(x, 0), first(x, 0))
+    then = build(config, sequence)
+    for task, state in enumerate(journal.states):
+        then.load_state_dict(state)
+        x = sequence.tests[task].x[:64]
+        then.eval(), method.eval()
+        assert torch.equal(method(x, task), then(x, task))
 
 
 @pytest.mark.parametrize("kind", ALL)

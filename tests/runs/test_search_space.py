@@ -32,6 +32,11 @@ def test_what_is_fixed_is_not_searched() -> None:
     assert (config.network.drop1, config.network.drop2, config.settings["strength"]) == (0.1, 0.2, 3.0)
 
 
+def test_the_rate_of_the_training_does_not_fix_the_methods_own() -> None:
+    assert "settings.lr" in plan("pgn", changes={"training.lr": 0.1}).space()
+    assert "settings.lr" not in plan("pgn", changes={"settings.lr": 0.1}).space()
+
+
 def test_nothing_to_search_is_told() -> None:
     with pytest.raises(ConfigError, match="nothing to search for ncl"):
         plan("ncl", dropout=False).space()

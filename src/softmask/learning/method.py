@@ -80,6 +80,21 @@ def search(
     return field(default=default, metadata={"search": {"low": low, "high": high, "log": log, "choices": choices}})
 
 
+def require_above_zero(settings: Any, *names: str) -> None:
+    """For the `__post_init__` of a method's `Settings`: what may be None is checked where it is not."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} must be above 0, not {value}")
+
+
+def require_share(settings: Any, name: str) -> None:
+    """As `require_above_zero`, for a part of something."""
+    value = getattr(settings, name)
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} must lie above 0 and up to 1, not {value}")
+
+
 class Method(nn.Module):
     """One continual learner. All that it remembers is in `state_dict()`."""
 

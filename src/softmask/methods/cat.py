@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from softmask.learning.catalogue import register
 from softmask.learning.evaluation import accuracy, evaluating
 from softmask.learning.fit import Fitter
-from softmask.learning.method import Cost, Facts, Step, search
+from softmask.learning.method import Cost, Facts, Step, require_above_zero, search
 from softmask.learning.parts.attention import KnowledgeAttention
 from softmask.learning.parts.own_rate import sgd_with_own_rate
 from softmask.learning.parts.similarity import readout_accuracy, reference_accuracy
@@ -51,6 +51,10 @@ class CAT(HAT):
         """Learning rate of all that belongs to attention, in units of the training's, at which it diverges."""
         attention_heads: int = search(4, choices=(1, 2, 4, 8))
         """Heads of the attention block; must divide the number of features."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            require_above_zero(self, "attention_weight", "attention_rate", "attention_heads")
 
     similar: Tensor
     attends: Tensor

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Method, Step, search
+from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, search
 from softmask.learning.parts.capacity import blocked_shares
 from softmask.learning.parts.unit_gates import between_used_units, gated, keep_only
 from softmask.learning.problem import Problem
@@ -46,6 +46,11 @@ class HAT(Method):
         """Weight of the share of free units that a task opens: how much capacity is left for later tasks."""
         steepness: float = search(400.0, low=25.0, high=800.0, log=True)
         """s_max: the larger, the closer to a step the gates are at the end of an epoch."""
+
+        def __post_init__(self) -> None:
+            require_above_zero(self, "steepness")
+            if not self.sparsity >= 0:
+                raise ValueError(f"sparsity must not be negative: {self.sparsity}")
 
     used: Tensor
     free_weights: dict[Tensor, Tensor]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from softmask.learning.catalogue import register
 from softmask.learning.fit import Fit, Fitter
-from softmask.learning.method import Cost, Facts, Method, search
+from softmask.learning.method import Cost, Facts, Method, require_above_zero, search
 from softmask.learning.networks import Backbone
 from softmask.learning.parts.columns import spent_shares
 from softmask.learning.parts.paths import module_width, mutated, random_path
@@ -57,6 +57,11 @@ class PathNet(Method):
         """How often the two paths are compared."""
         lr: float | None = search(0.05, low=5e-3, high=0.08, log=True)
         """Learning rate; far below that of other methods, since summing N modules multiplies the signal."""
+
+        def __post_init__(self) -> None:
+            require_above_zero(self, "modules", "active", "width", "generations", "lr")
+            if self.active > self.modules:
+                raise ValueError(f"a path cannot take {self.active} of {self.modules} modules")
 
     paths: Tensor
 

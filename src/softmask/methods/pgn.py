@@ -22,7 +22,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Method, search
+from softmask.learning.method import Cost, Facts, Method, require_above_zero, search
 from softmask.learning.networks import Backbone
 from softmask.learning.parts.columns import Adapter, progressive_parameters, spent_shares, widest
 from softmask.learning.problem import Problem
@@ -46,6 +46,9 @@ class PGN(Method):
         """Standard deviation of the initial scales of earlier columns."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
         """Learning rate; None takes the training's."""
+
+        def __post_init__(self) -> None:
+            require_above_zero(self, "expansion", "adapter_scale", "lr")
 
     def build(self) -> None:
         tasks = self.problem.num_tasks

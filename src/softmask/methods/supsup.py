@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Method, search
+from softmask.learning.method import Cost, Facts, Method, require_above_zero, require_share, search
 from softmask.learning.parts.masked_weights import (
     SavedMasks,
     masked,
@@ -56,6 +56,10 @@ class SupSup(Method):
         """Share of each layer's weights that a task uses."""
         score_rate: float = search(4.0, low=0.4, high=20.0, log=True)
         """Learning rate of the scores, in units of the training's: gradients of scores carry a small weight."""
+
+        def __post_init__(self) -> None:
+            require_share(self, "share")
+            require_above_zero(self, "score_rate")
 
     def build(self) -> None:
         self.backbone = without_biases(self.problem.backbone())

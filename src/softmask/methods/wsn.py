@@ -23,7 +23,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Method, Step, search
+from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, require_share, search
 from softmask.learning.parts.capacity import blocked_shares
 from softmask.learning.parts.masked_weights import (
     SavedMasks,
@@ -52,10 +52,15 @@ class WSN(Method):
 
         share: float = search(0.5, low=0.05, high=0.7)
         """Share of each layer's weights that a task uses."""
-        score_rate: float = search(1.0, low=0.3, high=30.0, log=True)
-        """Learning rate of the scores, in units of that of the weights."""
-        lr: float | None = 0.1
+        score_rate: float = search(1.0, low=0.3, high=100.0, log=True)
+        """Learning rate of the scores, in units of that of the weights. With few epochs it must be far above 1: else a
+        later task hardly leaves the subnetwork of the first, which is frozen."""
+        lr: float | None = search(0.1, low=5e-3, high=0.5, log=True)
         """Learning rate; at the common 0.25 the larger initial weights make the loss swing."""
+
+        def __post_init__(self) -> None:
+            require_share(self, "share")
+            require_above_zero(self, "score_rate", "lr")
 
     free: dict[Tensor, Tensor]
 

@@ -78,8 +78,12 @@ class SearchPlan:
                 ranges[f"settings.{each.name}"] = Range(
                     declared["low"], declared["high"], declared["log"], None if choices is None else tuple(choices)
                 )
-        fixed = {name.rpartition(".")[2] for name in self.changes}
-        ranges = {name: each for name, each in ranges.items() if name.rpartition(".")[2] not in fixed}
+        # By its full name or, where that is clear, by its last part: `training.lr` does not fix `settings.lr`.
+        ranges = {
+            name: each
+            for name, each in ranges.items()
+            if name not in self.changes and name.rpartition(".")[2] not in self.changes
+        }
         if not ranges:
             raise ConfigError(f"there is nothing to search for {self.method}: no field with a range is left")
         return ranges

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from softmask.errors import SoftmaskError
 from softmask.learning.parts.attention import KnowledgeAttention
 
 
@@ -44,5 +45,5 @@ def test_sources_shape_the_answer_and_dropout_is_off_in_evaluation() -> None:
 
 
 def test_heads_must_divide_the_features() -> None:
-    with pytest.raises(ValueError, match="5 attention heads do not divide 16"):
+    with pytest.raises(SoftmaskError, match="5 attention heads do not divide 16"):
         KnowledgeAttention(16, 5)

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from softmask.errors import SoftmaskError
+
 DROP = 0.1
 EPSILON = 1e-6
 
@@ -19,7 +21,7 @@ class KnowledgeAttention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         if width % heads:
-            raise ValueError(f"{heads} attention heads do not divide {width} features")
+            raise SoftmaskError(f"{heads} attention heads do not divide {width} features")
         self.heads = heads
         self.query, self.key, self.value, self.output = (nn.Linear(width, width, bias=False) for _ in range(4))
         self.before_attention, self.before_feeding, self.last = (nn.LayerNorm(width, eps=EPSILON) for _ in range(3))
