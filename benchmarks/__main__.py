@@ -7,7 +7,7 @@ import os
 import sys
 
 MAIN = ("step", "importance", "evaluation")
-OTHERS = ("profile", "processes", "methods", "latency", "report", "own_model", "grid", "stores", "stress")
+OTHERS = ("profile", "processes", "methods", "latency", "avalanche", "report", "own_model", "grid", "stores", "stress")
 
 
 def main() -> None:

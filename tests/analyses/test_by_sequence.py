@@ -91,6 +91,20 @@ def test_settings_found_for_each_sequence_are_one_row(tmp_path: Path) -> None:
     assert labels == {None, "strength=5.0", "strength=7.0"}, "two ways to set it on one sequence are told apart"
 
 
+def test_a_training_for_each_sequence_is_one_row_and_still_ranked(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for method, last in (("ncl", 50.0), ("hat", 60.0)):
+        for sequence, epochs in (("C-10", 5), ("C-20", 7)):
+            changes = {"training.epochs": epochs}
+            stored(store, config(method, sequence, changes=changes), triangle([[90], [last, last]]))
+    table = accuracy_by_sequence(store.runs())
+    assert [line[:2] for line in table.rows] == [("NCL", "by sequence"), ("HAT", "by sequence")]
+    assert row(table, method="HAT")["C-20"].rank == row(table, method="HAT")["C-10"].rank == 1
+    stored(store, config("spg", "C-20"), triangle([[90], [70, 70]]))
+    trainings = [line[1] for line in accuracy_by_sequence(store.runs()).rows]
+    assert len(set(trainings)) == 3, "two trainings of one sequence are told apart"
+
+
 def test_the_papers_number_that_breaks_the_identity_has_a_footnote(tmp_path: Path) -> None:
     store = Store(tmp_path)
     stored(store, config("si", "C-20"), triangle([[90], [70, 80]]))

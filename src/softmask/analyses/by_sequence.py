@@ -25,6 +25,8 @@ AVERAGES = {"dissimilar": False, "similar": True}
 Row = dict[str, Group]
 """The groups of one row, by their sequence."""
 Cells = dict[str, Value]
+EACH = "by sequence"
+"""What a row says where each sequence has something of its own."""
 
 
 def accuracy_by_sequence(runs: Iterable[StoredRun]) -> Table:
@@ -64,11 +66,12 @@ def _table(
     alone = references(runs)
     groups = [group for group in finished_groups(runs) if wanted(group.title)]
     sequences = sorted({group.sequence for group in groups}, key=sequence_order)
-    labelled = _rows(groups)
+    trainings = _trainings(runs, wanted)
+    labelled = _rows(groups, trainings)
     cells = {label: _cells(row, measure, alone, paper_table) for label, row in labelled.items()}
     shown = _with_averages(sequences, cells, paper_table)
     _rank(cells, shown)
-    missing = _missing(runs, groups, wanted)
+    missing = _missing(runs, groups, wanted, trainings)
     shown += sorted({sequence for found in missing.values() for sequence in found} - set(shown), key=sequence_order)
     rows: list[tuple[Cell, ...]] = [
         (
@@ -85,25 +88,39 @@ def _table(
     return Table(f"{caption}, by sequence", ("method", "training", "changed", *shown), rows, tuple(notes))
 
 
-def _rows(groups: Sequence[Group]) -> dict[tuple[str, str, str], Row]:
+def _trainings(runs: Iterable[StoredRun], wanted: Callable[[str], bool]) -> Callable[[Group], str]:
+    """The training that a group's row names. Where every sequence has one training, alike for all systems, and they
+    differ between sequences (small data are trained longer), a system is still one row."""
+    groups = [group for run in runs if wanted((group := Group((run,))).title)]
+    pairs = {(group.sequence, group.training) for group in groups}
+    one_each = len({sequence for sequence, _ in pairs}) == len(pairs) > 1
+    if one_each and len({training for _, training in pairs}) > 1:
+        return lambda group: EACH
+    return lambda group: group.training
+
+
+def _rows(groups: Sequence[Group], trainings: Callable[[Group], str]) -> dict[tuple[str, str, str], Row]:
     """A system trained in one way is one row, even with settings found for each sequence; of two ways to set it on one
     sequence each has its own."""
     variants: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
-        variants.setdefault((group.title, group.training), []).append(group)
+        variants.setdefault((group.title, trainings(group)), []).append(group)
     rows: dict[tuple[str, str, str], Row] = {}
     for (title, training), members in variants.items():
         alone = len({member.sequence for member in members}) == len(members)
         said = {member.changed or "" for member in members}
         for member in members:
             changed = member.changed or ""
-            label = changed if not alone or len(said) == 1 else "by sequence"
+            label = changed if not alone or len(said) == 1 else EACH
             rows.setdefault((title, training, label), {})[member.sequence] = member
     return rows
 
 
 def _missing(
-    runs: Sequence[StoredRun], groups: Sequence[Group], wanted: Callable[[str], bool]
+    runs: Sequence[StoredRun],
+    groups: Sequence[Group],
+    wanted: Callable[[str], bool],
+    trainings: Callable[[Group], str],
 ) -> dict[tuple[str, str], dict[str, str]]:
     """Where no seed came to an end: `failed` or `unfinished`, by system and training, by sequence."""
     there = {(group.title, group.training, group.sequence) for group in groups}
@@ -111,7 +128,7 @@ def _missing(
     for run in runs:
         group = Group((run,))
         if wanted(group.title) and not run.finished and (group.title, group.training, group.sequence) not in there:
-            cells = found.setdefault((group.title, group.training), {})
+            cells = found.setdefault((group.title, trainings(group)), {})
             if cells.get(group.sequence) != "failed":
                 cells[group.sequence] = run.status
     return found
