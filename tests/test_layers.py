@@ -48,7 +48,7 @@ def test_imports_point_one_way(file: Path) -> None:
     relative = file.relative_to(ROOT)
     layer = relative.parts[0].removesuffix(".py")
     if layer == "__init__":
-        allowed = {"core", "continual"}  # the latter when it is asked for
+        allowed = {"core", "continual"}  # both when they are asked for
     else:
         assert layer in LAYERS, f"where does {layer} stand?"
         allowed = set(LAYERS[: LAYERS.index(layer) + 1]) - FREE.get(layer, set())

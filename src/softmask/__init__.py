@@ -1,20 +1,24 @@
 """Soft-masking for continual learning: a network that learns task after task and keeps what it knew."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-from softmask.core import SoftMask, fisher_importance, freeze_running_statistics, gradient_importance
-
-if TYPE_CHECKING:
-    from softmask.continual import ContinualModel
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
 __all__ = ["ContinualModel", "SoftMask", "fisher_importance", "freeze_running_statistics", "gradient_importance"]
 
+if TYPE_CHECKING:
+    from softmask.continual import ContinualModel
+    from softmask.core import SoftMask, fisher_importance, freeze_running_statistics, gradient_importance
+else:  # type checkers would believe that `__getattr__` answers to any name
 
-def __getattr__(name: str) -> Any:
-    """`ContinualModel` needs more than torch, so it is imported when it is asked for."""
-    if name == "ContinualModel":
-        return importlib.import_module("softmask.continual").ContinualModel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        """Imported when asked for: torch takes seconds, and the command line's help can do without it."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = "softmask.continual" if name == "ContinualModel" else "softmask.core"
+        return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

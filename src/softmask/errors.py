@@ -18,6 +18,10 @@ class UnknownName(SoftmaskError):
         super().__init__(f"unknown {kind} {name!r}{nearest(name, names)}; known: {', '.join(names) or 'none'}")
 
 
+class ConfigError(SoftmaskError):
+    """A config that says something that cannot be."""
+
+
 class DataError(SoftmaskError):
     """A data file that is missing, damaged or not what it should be."""
 

@@ -37,10 +37,28 @@ def test_the_core_imports_torch_alone(file: Path) -> None:
     assert not strangers
 
 
-def test_importing_softmask_loads_nothing_heavy() -> None:
-    code = f"import sys; from softmask import SoftMask; print([name for name in {HEAVY!r} if name in sys.modules])"
+def loaded(code: str, names: list[str]) -> str:
+    """Which of these modules are there after this code, in a process of its own."""
+    code = f"{code}; import sys; print([name for name in {names!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    return done.stdout.strip()
+
+
+def test_importing_softmask_loads_nothing_heavy() -> None:
+    assert loaded("from softmask import SoftMask", HEAVY) == "[]"
+
+
+def test_torch_is_imported_when_something_is_asked_for() -> None:
+    assert loaded("import softmask; dir(softmask)", ["torch"]) == "[]"
+    assert loaded("import softmask; softmask.SoftMask", ["torch"]) == "['torch']"
+
+
+def test_softmask_offers_what_it_lists_and_nothing_else() -> None:
+    assert softmask.SoftMask is softmask.core.SoftMask
+    assert all(getattr(softmask, name).__doc__ for name in softmask.__all__)
+    assert set(softmask.__all__) <= set(dir(softmask))
+    with pytest.raises(AttributeError, match="no attribute 'SoftMsk'"):
+        _ = softmask.SoftMsk
 
 
 @pytest.mark.parametrize("name", softmask.core.__all__)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from softmask.errors import ConfigError
 from softmask.learning.evaluation import accuracy, validate
 from softmask.learning.fit import Fit, Fitter
 from softmask.learning.method import Method, Step
@@ -18,7 +19,7 @@ from softmask.methods.pgn import PGN
 from softmask.methods.supsup import SupSup
 from softmask.methods.wsn import WSN
 from softmask.metrics import backward_transfer
-from softmask.runs.config import ConfigError, make_config
+from softmask.runs.config import make_config
 from softmask.runs.run import build, load
 from softmask.runs.search_space import SearchPlan
 from softmask.testing import Memory

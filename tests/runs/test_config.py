@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from softmask.errors import SoftmaskError, UnknownName
+from softmask.errors import ConfigError, SoftmaskError, UnknownName
 from softmask.learning.problem import Network
 from softmask.learning.seeds import Seeds
 from softmask.learning.training import PRESETS, Training
 from softmask.runs import config as config_file
-from softmask.runs.config import ConfigError, RunConfig, make_config, read_config
+from softmask.runs.config import RunConfig, make_config, read_config
 from softmask.sequences import sequence_facts
 
 BASE = make_config("spg", "D-5", preset="short", tasks=2)

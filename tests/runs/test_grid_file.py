@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from softmask.runs.config import ConfigError
+from softmask.errors import ConfigError
 from softmask.runs.grid_file import GridFile, parse_seeds, read_grid_file
 
 TOML = """

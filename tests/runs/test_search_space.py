@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from softmask.errors import ConfigError
 from softmask.learning.catalogue import METHODS
-from softmask.runs.config import ConfigError
 from softmask.runs.search_space import SearchPlan
 from softmask.sequences import sequence_facts
 

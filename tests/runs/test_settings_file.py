@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from softmask.runs.config import ConfigError, make_config
+from softmask.errors import ConfigError
+from softmask.runs.config import make_config
 from softmask.runs.settings_file import FoundSettings, read_settings, settings_changes, settings_path, write_settings
 from softmask.sequences import sequence_facts
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from softmask.errors import DataError
+from softmask.errors import ConfigError, DataError
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
-from softmask.runs.config import ConfigError, RunConfig, make_config
+from softmask.runs.config import RunConfig, make_config
 from softmask.runs.run import load as load_config
 from softmask.sequences import load_sequence, sequence_facts
 from softmask.sequences.folder import is_divided

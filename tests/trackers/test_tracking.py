@@ -130,6 +130,7 @@ def test_a_missing_tracker_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_none_is_imported_unless_asked_for() -> None:
-    code = "import sys, softmask.cli; print([n for n in ('mlflow', 'wandb', 'tensorboard') if n in sys.modules])"
+    code = "import sys; from softmask.cli.verbs import VERBS, load_verb; list(map(load_verb, VERBS)); "
+    code += "print([n for n in ('mlflow', 'wandb', 'tensorboard') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -9,47 +9,20 @@ import warnings
 import typer
 
 import softmask
-from softmask.cli import (
-    analyse,
-    data,
-    demo,
-    doctor,
-    grid,
-    inspect,
-    learn,
-    listing,
-    predict,
-    report,
-    reproduce,
-    run,
-    search,
-)
 from softmask.cli.printing import problem, tell
-from softmask.errors import SoftmaskError, UnknownName
-from softmask.runs.config import ConfigError
+from softmask.cli.verbs import MARKUP, VerbGroup
+from softmask.errors import ConfigError, SoftmaskError, UnknownName
 
 app = typer.Typer(
     name="softmask",
+    cls=VerbGroup,
     help="Continual learning by soft-masking: a network that learns task after task and keeps what it knew.\n\n"
     "Example: `softmask demo`",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=MARKUP,
     add_completion=False,
 )
-app.command("demo")(demo.demo)
-app.command("run")(run.run_command)
-app.command("grid")(grid.grid_command)
-app.command("search")(search.search_command)
-app.command("reproduce")(reproduce.reproduce_command)
-app.add_typer(listing.app, name="list")
-app.add_typer(analyse.app, name="analyse")
-app.command("report")(report.report_command)
-app.add_typer(data.app, name="data")
-app.command("learn")(learn.learn)
-app.command("predict")(predict.predict)
-app.command("inspect")(inspect.inspect)
-app.command("doctor")(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:
@@ -59,7 +32,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def whole_program(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Continual learning by soft-masking."""

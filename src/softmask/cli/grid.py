@@ -13,9 +13,9 @@ import typer
 from softmask.cli import options
 from softmask.cli.grid_display import GridDisplay, cell_name
 from softmask.cli.printing import out, problem, tell
+from softmask.errors import ConfigError
 from softmask.executors import NAMES, RayExecutor, make_executor
 from softmask.learning.catalogue import METHODS
-from softmask.runs.config import ConfigError
 from softmask.runs.grid import Cell, Grid, paper_grid
 from softmask.runs.grid_file import GridFile, parse_seeds, read_grid_file
 from softmask.runs.grid_forecast import GridForecast, forecast_grid

@@ -17,9 +17,8 @@ from softmask.cli.printing import Progress, out, tell
 from softmask.continual import ContinualModel
 from softmask.continual.folder import ModelFolder
 from softmask.continual.learner import TRAINING
-from softmask.errors import nearest
+from softmask.errors import ConfigError, nearest
 from softmask.learning.training import Training
-from softmask.runs.config import ConfigError
 
 Model = Annotated[Path, typer.Argument(help="Folder of the model.")]
 OwnNetwork = Annotated[

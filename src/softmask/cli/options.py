@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from softmask.runs.config import ConfigError
+from softmask.errors import ConfigError
 from softmask.runs.settings_file import settings_changes
 
 Method = Annotated[str, typer.Option("--method", "-m", help="A method: see `softmask list methods`.")]

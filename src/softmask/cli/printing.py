@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from softmask.learning.fit import Fit
-from softmask.learning.task import Task
+if TYPE_CHECKING:
+    from softmask.learning.fit import Fit
+    from softmask.learning.task import Task
 
 # No markup: square brackets mean what they say.
 out = Console(highlight=False, markup=False, soft_wrap=True)

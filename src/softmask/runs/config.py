@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from softmask.errors import SoftmaskError, UnknownName, nearest
+from softmask.errors import ConfigError, UnknownName, nearest
 from softmask.learning.catalogue import METHODS
 from softmask.learning.problem import Network
 from softmask.learning.seeds import Seeds
@@ -22,10 +22,6 @@ from softmask.sequences import SequenceFacts, sequence_facts
 
 SECTION_TYPES: dict[str, type] = {"training": Training, "network": Network, "seeds": Seeds}
 SECTIONS = ("training", "network", "settings", "seeds")
-
-
-class ConfigError(SoftmaskError):
-    """A config that says something that cannot be."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from softmask.errors import nearest
-from softmask.runs.config import ConfigError
+from softmask.errors import ConfigError, nearest
 
 if sys.version_info >= (3, 11):
     import tomllib

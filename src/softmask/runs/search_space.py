@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from softmask.errors import ConfigError
 from softmask.learning.catalogue import METHODS
-from softmask.runs.config import ConfigError, RunConfig, make_config
+from softmask.runs.config import RunConfig, make_config
 
 # The paper searches both rates but gives no ranges; all values that its authors published lie in this one.
 DROPOUT = {"network.drop1": (0.0, 0.5), "network.drop2": (0.0, 0.5)}

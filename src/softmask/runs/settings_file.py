@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from softmask.errors import ConfigError
 from softmask.learning.catalogue import METHODS
 from softmask.paper import paper_tables
-from softmask.runs.config import ConfigError, make_config
+from softmask.runs.config import make_config
 from softmask.runs.state_file import write_json
 from softmask.sequences import sequence_facts
 

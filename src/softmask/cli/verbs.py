@@ -1,0 +1,90 @@
+"""The verbs: where each is found and what it does. Its file, and with it torch, is imported when the verb is called."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
+
+MARKUP: Final = "markdown"
+
+
+class Verb(NamedTuple):
+    """A function, or a `Typer` with verbs of its own."""
+
+    place: str
+    """`file:name`, the file beside this one."""
+    summary: str
+    """The first line of the verb's own help."""
+
+
+VERBS = {
+    "demo": Verb(
+        "demo:demo",
+        "Learn task after task with and without soft-masking, on built-in data, and write a report.",
+    ),
+    "run": Verb(
+        "run:run_command",
+        "Learn a sequence of tasks with one method. Run it again to continue after an interruption.",
+    ),
+    "grid": Verb(
+        "grid:grid_command",
+        "Run methods x sequences x seeds. Run it again, or beside itself: only what is missing is done.",
+    ),
+    "search": Verb(
+        "search:search_command",
+        "Find settings by mean validation accuracy (TPE); the first trial has the defaults. Run it again to continue.",
+    ),
+    "reproduce": Verb(
+        "reproduce:reproduce_command",
+        "Make a table or figure of the paper again: run or reuse what is behind it, compare, and judge.",
+    ),
+    "report": Verb(
+        "report:report_command",
+        "Everything that a store of runs tells, as one HTML file that needs no network.",
+    ),
+    "learn": Verb(
+        "learn:learn",
+        "Teach a model one more task from pictures; the first time, make the model. Needs no old pictures.",
+    ),
+    "predict": Verb("predict:predict", "Name the class of each picture, with the probabilities."),
+    "inspect": Verb(
+        "inspect:inspect",
+        "Show the tasks, their accuracy when learned, importance by layer, room left and size.",
+    ),
+    "doctor": Verb(
+        "doctor:doctor",
+        "What is installed, how threads are set, which data are found, and a short self-check.",
+    ),
+    "list": Verb("listing:app", "What there is: methods, sequences, runs. Example: `softmask list methods`"),
+    "analyse": Verb("analyse:app", "Tables from stored runs. Example: `softmask analyse accuracy`"),
+    "data": Verb("data:app", "The data sets: what is needed, what is there, and fetching it."),
+}
+
+
+def load_verb(name: str) -> Any:
+    """The verb with all its options, as typer makes it."""
+    file, _, inside = VERBS[name].place.partition(":")
+    thing = getattr(importlib.import_module(f"softmask.cli.{file}"), inside)
+    around = typer.Typer(rich_markup_mode=MARKUP)
+    if isinstance(thing, typer.Typer):
+        around.add_typer(thing, name=name)
+    else:
+        around.command(name)(thing)
+    return get_group(around).commands[name]
+
+
+class VerbGroup(TyperGroup):
+    """Knows names and summaries, enough for its help and to name the nearest verb; loads the one that is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name, help=verb.summary) for name, verb in VERBS.items()}
+
+    # Untyped: which package the types of `ctx` and of a command come from depends on typer's version.
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, name and load_verb(name), rest
