@@ -89,16 +89,19 @@ def test_measured_once_and_kept_as_events(kept: StoredRun) -> None:
     assert still.finished
 
 
-def test_the_papers_numbers_stand_beside(tmp_path: Path) -> None:
-    store, config = Store(tmp_path), make_config("spg", "C-10")
+@pytest.mark.parametrize(("tasks", "column"), [(None, "C-10"), (2, "C-10[:2]")])
+def test_the_papers_numbers_stand_beside_whatever_came_after_the_first_task(
+    tmp_path: Path, tasks: int | None, column: str
+) -> None:
+    store, config = Store(tmp_path), make_config("spg", "C-10", tasks=tasks)
     stored(store, config, triangle([[50], [50, 50]]))
     with store.open(config) as writer:
         writer.event("pruning", strategy="Lowest 10%", ranked_over="backbone", test=0.7, classes=10)
         writer.event("pruning", strategy="Lowest 10%", ranked_over="layer", test=0.6, classes=10)
     table = pruning(store.runs())
-    whole = row(table, pruned="Lowest 10%", **{"ranked over": "backbone"})["C-10"]
+    whole = row(table, pruned="Lowest 10%", **{"ranked over": "backbone"})[column]
     assert (whole.mean, whole.paper) == (70, paper_value("pruning_accuracy_first_task", "Lowest 10%", "C-10"))
-    assert row(table, pruned="Lowest 10%", **{"ranked over": "layer"})["C-10"].paper is None
+    assert row(table, pruned="Lowest 10%", **{"ranked over": "layer"})[column].paper is None
 
 
 def test_without_the_checkpoint_it_says_what_to_do(tmp_path: Path) -> None:

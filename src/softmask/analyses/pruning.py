@@ -130,9 +130,11 @@ def pruning(runs: Iterable[StoredRun]) -> Table:
 
 def _cell(group: Group | None, strategy: str, ranked_over: str) -> Value | None:
     value = pruned_accuracy(group, strategy, ranked_over) if group else None
-    if group is None or value is None or not group.whole or ranked_over != "backbone":
+    if group is None or value is None or ranked_over != "backbone":
         return value
-    return dataclasses.replace(value, paper=paper_value("pruning_accuracy_first_task", strategy, group.sequence))
+    # However many tasks the run went on to learn: the table is about the first.
+    paper = paper_value("pruning_accuracy_first_task", strategy, group.config.sequence)
+    return dataclasses.replace(value, paper=paper)
 
 
 def _chance(groups: list[Group], sequences: list[str]) -> list[list[Value | None]]:

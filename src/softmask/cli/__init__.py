@@ -9,7 +9,7 @@ import warnings
 import typer
 
 import softmask
-from softmask.cli.printing import problem, tell
+from softmask.cli.printing import note, problem
 from softmask.cli.verbs import MARKUP, VerbGroup
 from softmask.errors import ConfigError, SoftmaskError, UnknownName
 
@@ -48,7 +48,7 @@ def _interrupt(*_: object) -> None:
 
 def main() -> None:
     """Errors that a user can mend take one or two lines and no traceback; exit code 2 is wrong usage, 1 the rest."""
-    warnings.showwarning = lambda message, *_, **__: tell(f"note: {message}")
+    warnings.showwarning = lambda message, *_, **__: note(str(message))
     signal.signal(signal.SIGINT, _interrupt)
     try:
         app()

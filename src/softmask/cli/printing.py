@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,11 @@ SECONDS_BETWEEN_LINES = 10.0
 
 def tell(message: str) -> None:
     err.print(message)
+
+
+@functools.cache  # an analysis loads the same data for every run: what is to be noted is noted once
+def note(message: str) -> None:
+    tell(f"note: {message}")
 
 
 def problem(message: str) -> None:
