@@ -60,11 +60,22 @@ def test_parts_of_d5_are_disjoint_and_complete(by_class: TaskSequence) -> None:
     assert sum(map(len, found)) == len(set().union(*found)) == 1797
 
 
-def test_shares_are_about_64_16_and_20_percent(by_class: TaskSequence, by_rotation: TaskSequence) -> None:
+def test_shares_are_about_64_16_and_20_percent(by_class: TaskSequence) -> None:
+    for task, test in _pairs(by_class):
+        counts = np.array([task.train.count, task.val.count, test.count])
+        assert np.abs(counts / counts.sum() - (0.64, 0.16, 0.2)).max() < 0.02
+
+
+def test_a_rotation_trains_on_forty_pictures_of_a_digit_of_its_own_choice(by_rotation: TaskSequence) -> None:
+    for task in by_rotation.tasks:
+        assert Counter(task.train.labels.tolist()) == dict.fromkeys(range(10), 40)
+    drawn = [frozenset(sources(task.train, degrees_of(task.name))) for task in by_rotation.tasks]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_digits_are_validated_and_tested_alike(by_class: TaskSequence, by_rotation: TaskSequence) -> None:
     for sequence in (by_class, by_rotation):
         for task, test in _pairs(sequence):
-            counts = np.array([task.train.count, task.val.count, test.count])
-            assert np.abs(counts / counts.sum() - (0.64, 0.16, 0.2)).max() < 0.02
             assert Counter(task.val.labels.tolist()) == dict.fromkeys(range(task.classes), 29)
             assert Counter(test.labels.tolist()) == dict.fromkeys(range(task.classes), 36)
 
@@ -76,8 +87,9 @@ def test_no_picture_tested_anywhere_is_trained_on_in_any_rotation(by_rotation: T
         trained |= sources(task.train, degrees)
         held |= sources(task.val, degrees)
         tested |= sources(test, degrees)
-    assert (len(trained), len(held), len(tested)) == (1147, 290, 360)
-    assert len(trained | held | tested) == 1797
+    assert (len(held), len(tested)) == (290, 360)
+    assert 1000 < len(trained) <= 1147, "ten draws of a third reach nearly all"
+    assert len(trained | held | tested) == len(trained) + len(held) + len(tested)
 
 
 def test_rotations_are_those_promised_and_their_order_is_drawn(by_rotation: TaskSequence) -> None:

@@ -169,10 +169,12 @@ def test_dividing_takes_the_same_number_of_each_class() -> None:
 def test_views_share_one_division_of_the_pictures() -> None:
     plain = pictures(10)
     views = dict.fromkeys(("left", "right", "top", "bottom"), plain)
-    sequence = split_by_view(views, name="V", validation=2, test=3, seeds=Seeds(), normalise=NORMALISE)
+    sequence = split_by_view(views, name="V", train=4, validation=2, test=3, seeds=Seeds(), normalise=NORMALISE)
     assert {task.name.split(" #")[0] for task in sequence.tasks} == set(views)
     assert len({task.name.split(" #")[1] for task in sequence.tasks}) == 4, "each task has its own training order"
-    assert len({frozenset(numbers(task.train)) for task in sequence.tasks}) == 1
+    assert all(Counter(task.train.labels.tolist()) == dict.fromkeys(range(CLASSES), 4) for task in sequence.tasks)
+    assert len({frozenset(numbers(task.train)) for task in sequence.tasks}) > 1, "each draws its own from what is left"
+    assert len({frozenset(numbers(task.val)) for task in sequence.tasks}) == 1
     tested = {n for test in sequence.tests for n in numbers(test)}
     used = {n for task in sequence.tasks for part in ("train", "val") for n in numbers(getattr(task, part))}
     assert len(tested) == 3 * CLASSES
@@ -181,7 +183,7 @@ def test_views_share_one_division_of_the_pictures() -> None:
         tuple(
             task.name
             for task in split_by_view(
-                views, name="V", validation=2, test=3, seeds=Seeds(order=seed), normalise=NORMALISE
+                views, name="V", train=4, validation=2, test=3, seeds=Seeds(order=seed), normalise=NORMALISE
             ).tasks
         )
         for seed in range(5)

@@ -139,20 +139,29 @@ def draw_by_class(
 
 
 def split_by_view(
-    views: Mapping[str, Pictures], *, name: str, validation: int, test: int, seeds: Seeds, normalise: Normalisation
+    views: Mapping[str, Pictures],
+    *,
+    name: str,
+    train: int,
+    validation: int,
+    test: int,
+    seeds: Seeds,
+    normalise: Normalisation,
 ) -> TaskSequence:
     """One task for each view of the same pictures, in a random order: similar tasks with the same classes.
 
-    The pictures are divided once for all views: a picture that is tested in one task is trained on in none.
+    The pictures are divided once for all views: a picture that is tested in one task is trained on in none. Of those
+    to train on, each view draws its own, `train` of each class.
     """
     some_view = next(iter(views.values()))
     rest, tested = hold_out_each(some_view.rows_by_class(), test, "test", seeds.split)
     kept, held = hold_out_each(rest, validation, "validation", seeds.split)
-    joined = tuple(_joined(part.values()) for part in (kept, held, tested))
     made: list[tuple[Task, Batches]] = []
     for view in shuffled(views, "tasks", seeds.order):
         of_view = views[view]
-        parts = _parts(of_view, joined[0], joined[1], of_view, joined[2], seeds, view)
+        _, drawn = hold_out_each(kept, train, f"training {view}", seeds.split)
+        trained, validated, held_back = (_joined(part.values()) for part in (drawn, held, tested))
+        parts = _parts(of_view, trained, validated, of_view, held_back, seeds, view)
         made.append(make_task(len(made), view, list(rest), parts, normalise))
     return make_sequence(name, made, some_view.shape, similar=True)
 
