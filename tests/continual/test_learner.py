@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from softmask.continual import ContinualModel, ModelConfig
-from softmask.continual.learner import OPEN_ENDED, LearnerError, make_method, method_settings
+from softmask.continual.learner import OPEN_ENDED, LearnerError, make_method, method_settings, usual_training
 from tests.continual.examples import QUICK, blobs, small_model
 
 
@@ -43,3 +44,17 @@ def test_settings_are_checked() -> None:
         method_settings("ewc", {"strength": "much"})
     with pytest.raises(LearnerError, match="is a bool"):
         method_settings("spg", {"importance_dropout": 1})
+
+
+@pytest.mark.parametrize(("known", "rate"), [(0, 0.05), (1, 0.01), (7, 0.01)])
+def test_later_tasks_are_learned_at_a_lower_rate(known: int, rate: float) -> None:
+    assert usual_training(known) == replace(usual_training(0), lr=rate)
+
+
+def test_a_model_learns_its_second_task_at_the_lower_rate(tmp_path: Path) -> None:
+    rates: list[float] = []
+    model = ContinualModel.create(tmp_path / "m", network="mlp", input_shape=(6,), width=1 / 16)
+    for number in range(2):
+        model.learn(f"task {number}", blobs(number), watch=lambda _, fit: rates.append(fit.training.lr))
+    assert rates[0] == usual_training(0).lr
+    assert rates[-1] == usual_training(1).lr

@@ -16,7 +16,7 @@ from softmask.cli import options
 from softmask.cli.printing import Progress, out, tell
 from softmask.continual import ContinualModel
 from softmask.continual.folder import ModelFolder
-from softmask.continual.learner import TRAINING
+from softmask.continual.learner import usual_training
 from softmask.errors import ConfigError, nearest
 from softmask.learning.training import Training
 
@@ -49,10 +49,12 @@ def learn(
 
     Killed at any moment, the model is as before. Example: `softmask learn pets-model photos/cats-vs-dogs`
     """
-    training, settings = split_changes(options.parse_changes(change))
+    changes = options.parse_changes(change)
+    _, settings = split_changes(changes)  # what is wrong with them is told before anything is made
     side = None if size is None and channels is None else (channels or 3, size or 32, size or 32)
     wanted = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
     opened = open_or_create(model, {k: v for k, v in wanted.items() if v is not None}, settings)
+    training, _ = split_changes(changes, len(opened.tasks))
     name = task or pictures.resolve().name
     try:
         with Progress(name, len(opened.tasks) + 1, training.epochs) as progress:
@@ -96,10 +98,10 @@ def allow_own_code(network: str | None) -> None:
         sys.path.insert(0, os.getcwd())
 
 
-def split_changes(changes: dict[str, Any]) -> tuple[Training, dict[str, Any]]:
-    """How to train, and the method's settings."""
+def split_changes(changes: dict[str, Any], known_tasks: int = 0) -> tuple[Training, dict[str, Any]]:
+    """How to train a task after so many others, and the method's settings."""
     fields = [field.name for field in dataclasses.fields(Training)]
-    training, settings = dataclasses.asdict(TRAINING), {}
+    training, settings = dataclasses.asdict(usual_training(known_tasks)), {}
     for name, value in changes.items():
         section, _, key = name.rpartition(".")
         if section == "settings":

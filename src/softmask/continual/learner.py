@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,7 +26,14 @@ from softmask.learning.training import Training
 # Those whose memory does not depend on the number of tasks, and that take the backbone as it is.
 OPEN_ENDED = ("spg", "spg-no-chi", "spg-no-smh", "spg-hard", "spg-fi", "ewc", "ewc-gi", "si", "ncl")
 # Stops by itself when the validation loss no longer falls; reshuffled, since a task of one's own may be small.
-TRAINING = Training(lr=0.05, lr_min=1e-3, patience=4, epochs=100, batch=32, shuffle=True)
+FIRST_TRAINING = Training(lr=0.05, lr_min=1e-3, patience=4, epochs=100, batch=32, shuffle=True)
+# From weights that know something: on three tasks of photographs, at the rate of the first task, the second cost the
+# first 30 points; at a fifth of it 12, and the new task lost less than that.
+LATER_TRAINING = replace(FIRST_TRAINING, lr=0.01)
+
+
+def usual_training(known_tasks: int) -> Training:
+    return LATER_TRAINING if known_tasks else FIRST_TRAINING
 
 
 class LearnerError(SoftmaskError):

@@ -20,7 +20,6 @@ from softmask.continual.description import KnownTask, ModelConfig, check_name, d
 from softmask.continual.folder import ModelFolder, ModelFolderError
 from softmask.continual.inspection import Inspection, room_warning
 from softmask.continual.learner import (
-    TRAINING,
     check_method,
     importance_by_layer,
     load_method,
@@ -29,6 +28,7 @@ from softmask.continual.learner import (
     method_settings,
     parameter_count,
     room_of,
+    usual_training,
 )
 from softmask.continual.networks import Network, name_of
 from softmask.continual.probes import keep_probe, measure_drift
@@ -144,15 +144,16 @@ class ContinualModel:
         val: Source | None = None,
         *,
         classes: Sequence[str] | None = None,
-        training: Training = TRAINING,
+        training: Training | None = None,
         probe: int = 0,
         watch: Watch | None = None,
     ) -> KnownTask:
         """Learn one more task, and keep what was learned before.
 
         `train` is a folder of class folders, a dataset of `(x, y)` pairs or a pair of tensors; `val` alike, or a tenth
-        of the training samples. Stops when the validation loss no longer falls. With `probe`, so many validation
-        samples are kept in the folder for `inspect(probe=True)`.
+        of the training samples. Stops when the validation loss no longer falls; later tasks are learned at a lower rate
+        than the first, unless `training` says otherwise. With `probe`, so many validation samples are kept in the
+        folder for `inspect(probe=True)`.
         """
         _checked_name(name)
         with Lease(self.path) as lease:
@@ -162,6 +163,7 @@ class ContinualModel:
             self._folder.tidy(self.config)
             known, held = read_task(train, val, self.config.input_shape, classes, (self.config.seed, name))
             task = make_task(self.config, name, known, held)
+            training = training or usual_training(len(self.config.tasks))
             taught = teach(self.config, self._network, self._method.state_dict(), task, known.classes, training, watch)
             facts = taught.facts
             if probe:
