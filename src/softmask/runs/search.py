@@ -4,6 +4,9 @@
          runs/             a store with the run of each trial, without test accuracies
          trials/0003/      who works on a trial
 
+TPE draws at random until it knows ten trials. A search on a CPU may have no more than that, so these go evenly through
+the ranges instead.
+
 A search that was killed goes on with the same trials: every draw follows from the seed, the number of the trial and the
 trials before it; a run that was interrupted resumes.
 """
@@ -30,7 +33,7 @@ from softmask.runs.run import Watch, run
 from softmask.runs.search_space import SearchPlan
 from softmask.runs.settings_file import FoundSettings
 from softmask.runs.store import Store, StoredRun
-from softmask.runs.study import TrialRecord, alone, open_study, records, suggest
+from softmask.runs.study import EvenStart, TrialRecord, alone, open_study, records, suggest
 from softmask.sequences import sequence_facts
 
 OBJECTIVE = "mean validation accuracy over the tasks after the last one, in percent"
@@ -40,6 +43,7 @@ TRIALS_TO_COMPARE_WITH = 5
 TASKS_BEFORE_JUDGING = 2
 CLEARLY = 1.0
 SECONDS_BETWEEN_LOOKS = 1.0
+EVEN_TRIALS = 10  # so many would TPE draw at random
 DEFAULTS = 0
 """The number of the trial that has the default settings."""
 
@@ -123,10 +127,11 @@ class Search:
 
     def _drawn(self, study: optuna.Study, trial: Trial) -> Trial:
         """Gives the trial its settings; those that it has already stay."""
+        even = self.plan.spread(trial.number) if trial.number < EVEN_TRIALS else {}
         for name, allowed in self.plan.space().items():
             # A sampler for each draw: what it gives does not depend on what this process drew before.
             seed = derive(self.plan.seed, trial.number, name) % 2**32
-            study.sampler = optuna.samplers.TPESampler(seed=seed, multivariate=False)
+            study.sampler = EvenStart(even, n_startup_trials=EVEN_TRIALS, seed=seed, multivariate=False)
             suggest(trial, name, allowed)
         return trial
 
@@ -210,7 +215,7 @@ def best_of(trials: Iterable[TrialRecord]) -> TrialRecord:
 def found_settings(search: Search, trials: list[TrialRecord]) -> FoundSettings:
     """The best trial's settings, with the story of how they were found."""
     plan, best = search.plan, best_of(trials)
-    by_section: dict[str, dict[str, Any]] = {"settings": {}, "network": {}}
+    by_section = plan.fixed()
     for name, value in best.found.items():
         section, _, key = name.partition(".")
         by_section[section][key] = value

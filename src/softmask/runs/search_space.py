@@ -35,6 +35,29 @@ class Range:
         assert self.high is not None
         return isinstance(value, (int, float)) and self.low <= value <= self.high
 
+    def place(self, value: float) -> float:
+        """Where between its ends, 0 and 1, a value lies: on the scale on which it is searched."""
+        low, high = self._ends()
+        return ((math.log(value) if self.log else value) - low) / (high - low)
+
+    def at(self, place: float) -> float:
+        """The value at a place; of whole numbers, the nearest."""
+        low, high = self._ends()
+        value = low + place * (high - low)
+        value = math.exp(value) if self.log else value
+        assert self.low is not None
+        assert self.high is not None
+        return min(max(round(value) if self.whole else value, self.low), self.high)
+
+    @property
+    def whole(self) -> bool:
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def _ends(self) -> tuple[float, float]:
+        assert self.low is not None
+        assert self.high is not None
+        return (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlan:
@@ -89,6 +112,15 @@ class SearchPlan:
             raise ConfigError(f"there is nothing to search for {self.method}: no field with a range is left")
         return ranges
 
+    def fixed(self) -> dict[str, dict[str, Any]]:
+        """What was fixed for all trials of that which a settings file holds: what is found belongs to it."""
+        config = self.config({})
+        rates = {name.partition(".")[2]: getattr(config.network, name.partition(".")[2]) for name in DROPOUT}
+        return {
+            section: {key: value for key, value in values.items() if {key, f"{section}.{key}"} & self.changes.keys()}
+            for section, values in (("settings", config.settings), ("network", rates))
+        }
+
     def defaults(self) -> dict[str, Any]:
         """What a run has without a search, for every field of the space."""
         config = self.config({})
@@ -102,6 +134,22 @@ class SearchPlan:
                 raise ConfigError(f"{name} of {self.method} is {value} by default: that is outside its search range")
             found[name] = value
         return found
+
+    def spread(self, number: int) -> dict[str, Any]:
+        """Values for a trial that comes before anything is known: wherever one stops, the trials lie evenly.
+
+        From the defaults on, each number goes by a step of its own through its range and begins again at the other end.
+        The steps are powers of the golden ratio and its kin, which keep the next point away from all before.
+        """
+        numbers = {name: each for name, each in self.space().items() if each.choices is None}
+        ratio = 2.0
+        for _ in range(50):  # the root of ratio^(n + 1) = ratio + 1
+            ratio = (1 + ratio) ** (1 / (len(numbers) + 1))
+        steps = {name: ratio ** -(which + 1) for which, name in enumerate(numbers)}
+        defaults = self.defaults()
+        return {
+            name: each.at((each.place(defaults[name]) + number * steps[name]) % 1) for name, each in numbers.items()
+        }
 
     def total(self) -> int:
         """How many trials there will be: no more than there are values to try."""

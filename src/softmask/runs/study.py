@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock
@@ -74,6 +75,21 @@ def records(study: optuna.Study) -> list[TrialRecord]:
     return [TrialRecord.of(trial) for trial in study.get_trials(deepcopy=False) if trial.state in STATES]
 
 
+class EvenStart(optuna.samplers.TPESampler):
+    """TPE, with values given for some fields of a trial that it would draw at random."""
+
+    def __init__(self, given: Mapping[str, Any], **options: Any) -> None:
+        super().__init__(**options)
+        self.given = given
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        if param_name in self.given:
+            return self.given[param_name]
+        return super().sample_independent(study, trial, param_name, param_distribution)
+
+
 def suggest(trial: Trial, name: str, allowed: Range) -> None:
     """Gives a trial a value from the range, unless it has one."""
     if allowed.choices is not None:
@@ -81,8 +97,8 @@ def suggest(trial: Trial, name: str, allowed: Range) -> None:
         return
     assert allowed.low is not None
     assert allowed.high is not None
-    if isinstance(allowed.low, int) and isinstance(allowed.high, int):
-        trial.suggest_int(name, allowed.low, allowed.high, log=allowed.log)
+    if allowed.whole:
+        trial.suggest_int(name, int(allowed.low), int(allowed.high), log=allowed.log)
     else:
         trial.suggest_float(name, allowed.low, allowed.high, log=allowed.log)
 
