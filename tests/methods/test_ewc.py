@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from softmask import fisher_importance
 from softmask.learning.fit import Fit
+from softmask.learning.task import Task
 from softmask.learning.training import Training
 from softmask.methods.ewc import EWC
 from tests.core.examples import linear
@@ -13,9 +16,9 @@ from tests.learning.parts.toys import move, random_problem, random_task, step_of
 from tests.methods.comparing import built, learned, same_network
 
 
-def golden() -> tuple[EWC, object]:
-    problem = toy_problem([linear([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])], [linear(GOLDEN_A_HEAD)])
-    return EWC(problem, EWC.Settings(strength=10.0, fisher_batch=2)), toy_task(FISHER_X, FISHER_Y)
+def golden(strength: float = 10.0) -> tuple[EWC, Task]:
+    problem = toy_problem([linear([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])], [linear(GOLDEN_A_HEAD)] * 2)
+    return EWC(problem, EWC.Settings(strength=strength, fisher_batch=2)), toy_task(FISHER_X, FISHER_Y)
 
 
 def test_golden_fisher_and_penalty() -> None:
@@ -33,23 +36,19 @@ def test_golden_fisher_and_penalty() -> None:
 
 
 def test_the_anchor_is_the_end_of_the_last_task_and_does_not_disturb_the_fisher() -> None:
-    """The Fisher is that of the cross-entropy even where the weights have left the old anchor."""
-    method, task = golden()
+    """The Fisher is that of the cross-entropy even where springs pull hard at weights that have left the old anchor."""
+    method, task = golden(strength=1e6)
     method.end_task(task)
+    before = [tensor.clone() for tensor in method.importance.tensors()]
     move(method, weights=0.1, biases=0.2)
-    fresh = EWC(method.problem, method.settings)
-    fresh.load_state_dict({**method.state_dict(), **{k: torch.zeros_like(v) for k, v in _importance(method).items()}})
-    method.importance.zero_()
-    method.settings.__dict__["strength"] = 1e6
-    method.end_task(task)
-    fresh.end_task(task)
-    for ours, plain in zip(method.importance.tensors(), fresh.importance.tensors(), strict=True):
-        assert torch.equal(ours, plain)
-    assert method.train().penalty(step_of(task)).item() == 0
-
-
-def _importance(method: EWC) -> dict[str, torch.Tensor]:
-    return {name: tensor for name, tensor in method.state_dict().items() if name.startswith("importance.")}
+    second = toy_task(FISHER_X, FISHER_Y, index=1)
+    plain = fisher_importance(
+        method.backbone, second.train.batched(2), lambda x, y: F.cross_entropy(method.heads[1](method.backbone(x)), y)
+    )
+    method.end_task(second)
+    for now, old, new in zip(method.importance.tensors(), before, plain.values(), strict=True):
+        torch.testing.assert_close(now, (new + old) / 2)
+    assert method.train().penalty(step_of(second)).item() == 0
 
 
 @pytest.mark.parametrize(("past_tasks", "expected"), [(0, 4.0), (1, 2.5), (2, 2.0), (3, 1.75)])
@@ -124,6 +123,16 @@ def test_a_penalty_that_is_stable_warns_of_nothing(recwarn: pytest.WarningsRecor
     Fit(method, random_task(), Training())
     assert not recwarn.list
     assert method.stability.penalty_rate_largest == pytest.approx(7.9 / 4)
+
+
+def test_the_default_strength_does_not_overshoot_where_a_task_was_learned_well() -> None:
+    """HAT's 5000 does, at this rate by a factor of ten."""
+    method = learned("ewc", width=0.25, epochs=20, batch=16)
+    assert 0 < method.stability.penalty_rate_largest < 2
+
+
+def test_the_fisher_is_measured_in_the_batches_that_the_strength_was_chosen_for() -> None:
+    assert EWC.Settings().fisher_batch == 20
 
 
 def test_heads_carry_no_penalty() -> None:

@@ -17,6 +17,7 @@ def test_a_threshold_below_zero_blocks_everything_after_the_first_task() -> None
     after_one, after_two = (network(learned("spg-hard", tasks=tasks, threshold=-0.1)) for tasks in (1, 2))
     assert all(torch.equal(after_two[name], after_one[name]) for name in after_one)
     initial = network(built("spg-hard", threshold=-0.1)[0])
+    assert not torch.equal(after_one["backbone.fc1.layer.weight"], initial["backbone.fc1.layer.weight"])
     assert all(torch.equal(after_two[name], initial[name]) for name in ("heads.1.weight", "heads.1.bias"))
 
 

@@ -88,6 +88,13 @@ def require_above_zero(settings: Any, *names: str) -> None:
             raise ValueError(f"{name} must be above 0, not {value}")
 
 
+def require_not_negative(settings: Any, *names: str) -> None:
+    """As `require_above_zero`, where zero turns something off."""
+    for name in names:
+        if not getattr(settings, name) >= 0:
+            raise ValueError(f"{name} must not be negative: {getattr(settings, name)}")
+
+
 def require_share(settings: Any, name: str) -> None:
     """As `require_above_zero`, for a part of something."""
     value = getattr(settings, name)

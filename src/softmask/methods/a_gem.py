@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from softmask.learning.catalogue import register
 from softmask.learning.evaluation import evaluating
-from softmask.learning.method import Cost, Method, Step
+from softmask.learning.method import Cost, Method, Step, require_above_zero, require_not_negative
 from softmask.learning.parts.draws import Draws
 from softmask.learning.parts.memory import Memory
 from softmask.learning.parts.mixed_tasks import mixed_loss
@@ -45,6 +45,10 @@ class AGEM(Method):
         """Samples kept of each class: the authors' number for CIFAR-100; the paper gives none."""
         reference_batch: int = 256
         """Samples of the memory whose loss may not rise, drawn anew for each step: the authors' number."""
+
+        def __post_init__(self) -> None:
+            require_not_negative(self, "per_class")
+            require_above_zero(self, "reference_batch")
 
     def build(self) -> None:
         super().build()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, search
+from softmask.learning.method import Cost, require_not_negative, search
 from softmask.learning.parts.importance import task_importance
 from softmask.learning.problem import Problem
 from softmask.learning.task import Task
@@ -40,6 +40,9 @@ class EWCGI(EWC):
         """Whether dropout is on while importance is measured, as in SPG."""
         penalty_in_validation: bool = True
         """Whether the best epoch is chosen with the penalty, as in EWC, or by cross-entropy alone."""
+
+        def __post_init__(self) -> None:
+            require_not_negative(self, "strength")
 
     def measure(self, task: Task) -> dict[str, Tensor]:
         old_heads = [self.heads[index] for index in range(task.id)]

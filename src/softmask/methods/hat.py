@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, search
+from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, require_not_negative, search
 from softmask.learning.parts.capacity import blocked_shares
 from softmask.learning.parts.unit_gates import between_used_units, gated, keep_only
 from softmask.learning.problem import Problem
@@ -49,8 +49,7 @@ class HAT(Method):
 
         def __post_init__(self) -> None:
             require_above_zero(self, "steepness")
-            if not self.sparsity >= 0:
-                raise ValueError(f"sparsity must not be negative: {self.sparsity}")
+            require_not_negative(self, "sparsity")
 
     used: Tensor
     free_weights: dict[Tensor, Tensor]

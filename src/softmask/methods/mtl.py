@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Method, Step, search
+from softmask.learning.method import Cost, Method, Step, require_above_zero, search
 from softmask.learning.parts.mixed_tasks import mixed_loss, own_head_logits, places
 from softmask.learning.problem import Problem
 from softmask.learning.seeds import derive
@@ -37,6 +37,9 @@ class MTL(Method):
 
         lr: float | None = search(None, low=0.05, high=0.5, log=True)
         """Learning rate; None means the training's. A batch is ten times the usual, so another may be better."""
+
+        def __post_init__(self) -> None:
+            require_above_zero(self, "lr")
 
     def stages(self, tasks: Sequence[Task], training: Training) -> Sequence[Task]:
         merged = joined(tasks)

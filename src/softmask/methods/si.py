@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 
 from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Step, search
+from softmask.learning.method import Cost, Facts, Step, require_above_zero, require_not_negative, search
 from softmask.learning.parts.anchored import Anchored
 from softmask.learning.parts.blocks import blocks
 from softmask.learning.parts.per_parameter import PerParameter
@@ -44,6 +44,10 @@ class SI(Anchored):
         Adam: at a rate of 0.25, plain SGD cannot follow the springs that it makes of a few parameters."""
         penalty_in_validation: bool = True
         """Whether the best epoch is chosen with the penalty or by cross-entropy alone."""
+
+        def __post_init__(self) -> None:
+            require_not_negative(self, "strength")
+            require_above_zero(self, "damping")
 
     def build(self) -> None:
         super().build()

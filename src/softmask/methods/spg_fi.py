@@ -20,7 +20,7 @@ from torch import Tensor
 
 from softmask.core import importance_of
 from softmask.learning.catalogue import register
-from softmask.learning.method import Cost
+from softmask.learning.method import Cost, require_above_zero
 from softmask.learning.parts.importance import Importances
 from softmask.learning.problem import Problem
 from softmask.learning.task import Task
@@ -38,6 +38,9 @@ class SPGFI(SPG):
         """Images over which a gradient is averaged before it is squared, as in EWC."""
         squashing: Literal["standardise", "maximum", "spread"] = "standardise"
         """How F comes to lie in 0..1, for each tensor: as SPG does it, F / max F, or tanh(F / std F)."""
+
+        def __post_init__(self) -> None:
+            require_above_zero(self, "fisher_batch")
 
     def measure(self, task: Task) -> Importances:
         settings = self.settings

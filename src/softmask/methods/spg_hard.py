@@ -12,8 +12,11 @@ Cost: as SPG.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from torch import Tensor, nn
 
 from softmask.core import SoftMask
 from softmask.learning.catalogue import register
@@ -34,6 +37,11 @@ class SPGHard(SPG):
 
     def make_mask(self) -> SoftMask:
         return SoftMask(self.backbone, threshold=self.settings.threshold)
+
+    def keep(self) -> Mapping[nn.Parameter, Tensor | float]:
+        """The first task is free: before it, zero importance is no reason to block, whatever the threshold."""
+        free = not any(importance.any() for importance in self.mask.importance.values())
+        return {} if free else super().keep()
 
     def head_factor(self) -> float:
         if self.settings.head_factor == "binary":

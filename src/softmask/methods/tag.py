@@ -23,7 +23,7 @@ import torch
 from torch.optim import Optimizer
 
 from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Method, search
+from softmask.learning.method import Cost, Method, require_above_zero, require_not_negative, search
 from softmask.learning.parts.per_parameter import PerParameter
 from softmask.learning.parts.tag_rmsprop import Moments, TagRMSprop, length
 from softmask.learning.problem import Problem
@@ -43,6 +43,10 @@ class TAG(Method):
         """How much more an opposed task weighs than a similar one: the authors' b, 5 for CIFAR-100."""
         lr: float = search(2.5e-4, low=1e-5, high=5e-3, log=True)
         """Learning rate. The authors' for CIFAR-100: from the second task on steps grow up to exp(b / 2) times."""
+
+        def __post_init__(self) -> None:
+            require_not_negative(self, "contrast")
+            require_above_zero(self, "lr")
 
     def build(self) -> None:
         super().build()

@@ -9,8 +9,8 @@ strengths of the units it joins, L. Loss = cross-entropy with weights drawn once
 mean_o))^2 + z/B sum of sigma_init^2 (mean_o / sigma_o)^2 |mean - mean_o| + beta/2B sum over units of (q - log q +
 sigma^2 - log sigma^2), q = (sigma / sigma_o)^2; a = alpha and z = 0 in the first task, whose old model is the initial
 one; then a = z = 1. Biases have no noise and are pulled like weights; heads are ordinary. Evaluation uses the means.
-Departures: plain SGD clipped at a joint norm of 100, as the paper trains all methods, with a rate of its own for the
-deviations; the authors' tuned settings belong to Adam, which can be chosen.
+Departures: plain SGD clipped at a joint norm of 100, as the paper trains all methods, but at a rate of 0.05 instead of
+0.25, and with another for the deviations; the authors' tuned settings belong to Adam, which can be chosen.
 Cost: a step costs about three quarters more, a third of it for Gaussian draws.
 """
 
@@ -26,7 +26,7 @@ from torch.optim import Adam, Optimizer
 
 from softmask.learning.catalogue import register
 from softmask.learning.masked_sgd import MaskedSGD
-from softmask.learning.method import Cost, Facts, Method, Step, search
+from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, require_not_negative, search
 from softmask.learning.parts.blocks import Tensors
 from softmask.learning.parts.draws import Draws
 from softmask.learning.parts.gaussian_layers import change_of_deviation, springs, start_gaussian, weighted_layers
@@ -64,6 +64,8 @@ class UCL(Method):
         def __post_init__(self) -> None:
             if not 0 < self.noise_share < 1:
                 raise ValueError(f"noise_share must lie between 0 and 1, both excluded, not {self.noise_share}")
+            require_not_negative(self, "alpha", "beta")
+            require_above_zero(self, "rho_rate", "lr")
 
     def build(self) -> None:
         super().build()
