@@ -1,11 +1,14 @@
 """A-GEM: the golden projection, what the memory holds, and NCL with an empty one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from softmask.learning.method import Step
+from softmask.learning.task import Batches, Normalisation
 from softmask.methods.a_gem import AGEM, project
 from tests.learning.parts.toys import random_problem, random_task, toy_problem
 from tests.methods.comparing import learned, same_network
@@ -74,6 +77,17 @@ def test_memory_holds_training_samples_of_each_class() -> None:
         found = (task.train.images == image).flatten(1).all(1).nonzero().item()
         assert task.train.labels[found] == label
     assert len({tuple(image.flatten().tolist()) for image in method.memory.images[:8]}) == 8
+
+
+def test_samples_are_normalised_and_drawn_from_the_whole_class_without_a_trace() -> None:
+    pixels = torch.arange(36, dtype=torch.uint8).view(12, 1, 1, 3)
+    train = Batches(pixels, torch.arange(12) % 2, normalise=Normalisation((0.5,), (0.25,)))
+    method = AGEM(random_problem(tasks=1), AGEM.Settings(per_class=3))
+    state = torch.get_rng_state()
+    method.end_task(replace(random_task(0), train=train))
+    assert torch.equal(torch.get_rng_state(), state)
+    found = [(train.x == image).flatten(1).all(1).nonzero().item() for image in method.memory.images]
+    assert sorted(found) != list(range(6)), "not the first of each class"
 
 
 def test_a_small_class_gives_all_it_has_and_leaves_no_gap() -> None:

@@ -25,6 +25,15 @@ def test_golden_penalty() -> None:
     assert mean == pytest.approx(0.625761, abs=1e-6)  # old heads included
     move(method, weights=0.1, biases=0.1)
     assert method.train().penalty(step_of(task)).item() == pytest.approx(0.106379, abs=2e-6)
+    assert method.eval().penalty(step_of(task)).item() == pytest.approx(0.106379, abs=2e-6)  # in validation, as in EWC
+
+
+def test_all_gradients_are_clipped_as_in_ewc() -> None:
+    method, _ = golden()
+    for parameter in method.parameters():
+        parameter.grad = torch.full_like(parameter, 1000.0)
+    method.clip_gradients()
+    assert torch.cat([p.grad.flatten() for p in method.parameters()]).norm().item() == pytest.approx(100.0, rel=1e-4)
 
 
 def test_importance_accumulates_by_maximum() -> None:

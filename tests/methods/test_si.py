@@ -58,6 +58,32 @@ def test_golden_path_of_one_scalar() -> None:
     assert method.importance.tensors()[0].item() == pytest.approx(6.138287, abs=1e-4)
 
 
+class Measured(SI):
+    """Takes the integral from the moves that the optimizer really made."""
+
+    def build(self) -> None:
+        super().build()
+        self.measured = [torch.zeros_like(p) for p in self.backbone.parameters()]
+
+    def after_backward(self, step: Step) -> None:
+        self.before = [(p.grad.clone(), p.detach().clone()) for p in self.backbone.parameters()]
+        super().after_backward(step)
+
+    def after_step(self, step: Step) -> None:
+        for total, (gradient, weight), now in zip(self.measured, self.before, self.backbone.parameters(), strict=True):
+            total.sub_(gradient * (now.detach() - weight))
+
+
+def test_the_path_is_that_of_the_actual_moves_while_the_rate_falls() -> None:
+    method, task = Measured(random_problem(tasks=1), SI.Settings(strength=0.3)), random_task()
+    for importance in method.importance.tensors():
+        importance.fill_(1.0)
+    method.begin_task(task)
+    Fit(method, task, Training(epochs=4, schedule="cosine")).run()
+    for path, measured in zip(method.path.tensors(), method.measured, strict=True):
+        torch.testing.assert_close(path, measured, rtol=1e-4, atol=1e-6)
+
+
 def test_the_reported_loss_holds_the_penalty() -> None:
     method = OneScalar(toy_problem([linear([[2.0]])], [nn.Linear(1, 1)]), SI.Settings(strength=0.5))
     method.anchor.zero_()

@@ -7,12 +7,29 @@ from softmask.methods.spg_fi import SPGFI, squashed
 from tests.core.examples import linear
 from tests.core.test_importance import FISHER_X, FISHER_Y, GOLDEN_A_HEAD
 from tests.learning.parts.toys import toy_problem, toy_task
-from tests.methods.comparing import learned, same_network
+from tests.methods.comparing import built, learned, same_network
 
 
 def test_golden_squashing() -> None:
     found = squashed(torch.tensor([0.0, 0.0, 0.0, 4.0]), "standardise")
     torch.testing.assert_close(found, torch.tensor([0.462117, 0.462117, 0.462117, 0.905148]), rtol=0, atol=1e-6)
+    # Two values are standardised to the same whatever they are; three show that it is F, not its root.
+    fisher = torch.tensor([0.0, 1.0, 4.0])
+    torch.testing.assert_close(squashed(fisher, "standardise"), ((fisher - fisher.mean()) / fisher.std()).tanh().abs())
+
+
+def test_defaults_are_those_of_ewc_and_spg() -> None:
+    settings = SPGFI.Settings()
+    assert (settings.fisher_batch, settings.importance_dropout, settings.squashing) == (20, True, "standardise")
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+def test_dropout_is_on_while_the_fisher_is_measured(dropout: bool) -> None:
+    found = []
+    for seed in (1, 2):
+        method, (task,) = built("spg-fi", tasks=1, importance_dropout=dropout, **{"seeds.batches": seed})
+        found.append(method.measure(task).own["fc1.layer.weight"])
+    assert torch.equal(*found) != dropout
 
 
 @pytest.mark.parametrize("how", ["standardise", "maximum", "spread"])

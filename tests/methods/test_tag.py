@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from softmask.learning.fit import Fit
 from softmask.learning.training import Training
@@ -51,6 +51,11 @@ def test_golden_updates(gradient: list[float], expected: list[float]) -> None:
     assert update(method, 1, gradient) == pytest.approx(expected, rel=1e-4)
 
 
+def test_epsilon_is_added_to_the_root() -> None:
+    """Where a gradient is tiny it halves the step; under the root it would stop it."""
+    assert update(one_weight(), 0, [1e-7, -1e-7]) == pytest.approx([-5e-3, 5e-3], rel=1e-3)
+
+
 def test_without_contrast_all_tasks_weigh_one() -> None:
     method = one_weight(contrast=0.0)
     update(method, 0, [3.0, 4.0])
@@ -59,20 +64,36 @@ def test_without_contrast_all_tasks_weigh_one() -> None:
     assert update(method, 1, [4.0, -3.0]) == pytest.approx(expected, rel=1e-4)
 
 
-def test_all_past_tasks_take_part_each_with_its_own_weight() -> None:
-    """Against the formula written out, with moments of several steps."""
-    method, lr, b = one_weight(contrast=2.0, tasks=3), 1e-3, 2.0
-    stored = []
-    for task, gradient in enumerate([[3.0, 4.0], [-1.0, 2.0]]):
-        update(method, task, gradient, steps=3)
-        g = torch.tensor(gradient)
-        m, v = g * (1 - 0.9**3), g**2 * (1 - 0.99**3)
-        stored.append((m / m.norm(), v))
+def by_formula(tasks: Tensor, b: float, lr: float) -> Tensor:
+    """The move of one tensor in the last of several tasks; `tasks` holds the gradient of every step of each."""
+    past: list[tuple[Tensor, Tensor]] = []
+    for gradients in tasks:
+        m = v = move = torch.zeros_like(gradients[0])
+        for g in gradients:
+            m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g**2
+            own = math.exp(-b) if past else 1.0
+            mixed = own * v + sum(torch.exp(-b * (m / m.norm() * unit).sum()) * old for unit, old in past)
+            move = move - lr * g / (mixed.sqrt() + 1e-8)
+        past.append((m / m.norm(), v))
+    return move
+
+
+def test_all_past_tasks_take_part_in_each_tensor_by_its_own_direction() -> None:
+    """Gradients that change from step to step: a direction is that of the first moment, not of the last gradient."""
+    torch.manual_seed(0)
+    method = TAG(toy_problem([linear([[0.0] * 3] * 2, [0.0] * 2)], [nn.Linear(2, 1)] * 3), TAG.Settings(contrast=2.0))
+    layer = method.backbone[0]
+    given = {layer.weight: torch.randn(3, 4, 2, 3), layer.bias: torch.randn(3, 4, 2)}
+    for task in range(3):
+        method.begin_task(toy_task(*ANY, index=task))
+        optimizer, before = method.make_optimizer(1e-3), {p: p.detach().clone() for p in given}
+        for step in range(4):
+            for parameter, gradients in given.items():
+                parameter.grad = gradients[task, step]
+            optimizer.step()
         method.end_task(toy_task(*ANY, index=task))
-    g = torch.tensor([2.0, 0.5])
-    mixed = math.exp(-b) * 0.01 * g**2 + sum(torch.exp(-b * (g / g.norm()) @ unit) * v for unit, v in stored)
-    expected = -lr * g / (mixed.sqrt() + 1e-8)
-    assert update(method, 2, g.tolist()) == pytest.approx(expected.tolist(), rel=1e-4)
+    for parameter, gradients in given.items():
+        torch.testing.assert_close(parameter.detach() - before[parameter], by_formula(gradients, b=2.0, lr=1e-3))
 
 
 @pytest.mark.parametrize(("task", "factor"), [(0, 10.0), (1, 121.8249)])

@@ -59,8 +59,10 @@ def test_the_true_batch_size_divides_the_regulariser() -> None:
     assert method.penalty(short).item() == pytest.approx(4 * 1.3760625, rel=1e-6)
 
 
-def test_gradients_by_hand_are_those_of_the_formula() -> None:
-    method, step = golden(1)
+@pytest.mark.parametrize("count", [4, 1], ids=["full batch", "short last batch"])
+def test_gradients_by_hand_are_those_of_the_formula(count: int) -> None:
+    method, full = golden(1)
+    step = Step(full.task, full.x[:count], full.y[:count])
     method.penalty(step).backward()
     method.after_backward(step)
     mean, offset = (p.detach().clone().requires_grad_() for p in method.backbone.parameters())
@@ -72,7 +74,7 @@ def test_gradients_by_hand_are_those_of_the_formula() -> None:
     absolutes = absolutes + first**2 * ((old_offset / old) ** 2 * (offset - old_offset).abs()).sum()
     ratio = (now / old).square()
     changes = (ratio - ratio.log() + now.square() - now.square().log()).sum()
-    ((squares / 2 + absolutes + 0.002 / 2 * changes) / 4).backward()
+    ((squares / 2 + absolutes + 0.002 / 2 * changes) / count).backward()
     torch.testing.assert_close(method.backbone[0].weight.grad, mean.grad)
     torch.testing.assert_close(method.backbone[0].bias.grad, offset.grad)
     torch.testing.assert_close(method.rhos[0].grad, rho.grad)
@@ -146,6 +148,32 @@ def test_evaluation_uses_means_training_draws() -> None:
     assert torch.equal(torch.get_rng_state(), state)  # dropout goes its own way
 
 
+def test_every_weight_has_noise_of_its_own_with_the_deviation_of_its_unit() -> None:
+    """Unit vectors in, weights out. The gradient reaches the mean as it is, the deviation through the noise."""
+    method = UCL(toy_problem([nn.Linear(300, 20)], [nn.Linear(20, 2)]))
+    layer, (rho,) = method.backbone[0], method.rhos
+    with torch.no_grad():
+        rho.copy_(torch.linspace(-3, 1, 20).unsqueeze(1))
+    drawn = method.train().features(torch.eye(300), task=0).t()
+    noise = ((drawn - layer.weight) / F.softplus(rho)).detach()
+    assert noise.std(1).tolist() == pytest.approx([1.0] * 20, abs=0.15)
+    assert noise.mean(1).abs().max() < 0.25
+    drawn.sum().backward()
+    torch.testing.assert_close(layer.weight.grad, torch.ones(20, 300))
+    torch.testing.assert_close(rho.grad, torch.sigmoid(rho.detach()) * noise.sum(1, keepdim=True), rtol=1e-3, atol=1e-3)
+
+
+def test_the_loss_is_the_mean_cross_entropy_and_the_regulariser() -> None:
+    """The cross-entropy is a mean already: it is not divided by the batch once more."""
+    method, (task, _) = built("ucl", drop1=0.0, drop2=0.0)
+    method.begin_task(task)
+    step = step_of(task)
+    loss = method.train().loss(step)
+    method.draws.count.zero_()  # the same noise again
+    expected = F.cross_entropy(method(step.x, 0), step.y) + method.penalty(step)
+    torch.testing.assert_close(loss, expected)
+
+
 def test_deviations_learn_from_the_likelihood() -> None:
     method, (task, _) = built("ucl")
     method.begin_task(task)
@@ -182,7 +210,7 @@ def test_both_rates_fall_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_old_changes_at_task_ends_only() -> None:
-    method = learned("ucl", tasks=1)
+    method = learned("ucl", tasks=2)
     assert all(torch.equal(a, b) for a, b in zip(method.old_means.tensors(), method.backbone.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(method.old_rhos.tensors(), method.rhos, strict=True))
 
