@@ -68,9 +68,11 @@ def test_first_task_is_ncl_to_the_bit() -> None:
 
 
 def test_masks_lie_in_range_and_accumulate_by_maximum() -> None:
-    once, twice = (learned("spg-fi", tasks=tasks).mask for tasks in (1, 2))
+    after_one, after_two = (learned("spg-fi", tasks=tasks) for tasks in (1, 2))
+    once, twice = after_one.mask, after_two.mask
     for name, importance in twice.importance.items():
         assert importance.min() >= 0
         assert importance.max() <= 1
         assert (importance >= once.importance[name]).all()
     assert 0 < 1 - twice.mean() < 1
+    assert {after_two.keep()[p] for p in after_two.heads.parameters()} == {1 - twice.mean()}
