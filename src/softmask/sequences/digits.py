@@ -27,7 +27,7 @@ SIDE = 28
 BRIGHTEST = 16
 # A digit has 174 to 183 pictures: these are 20 % and 16 % of them, the same for all digits so that none weighs more.
 TEST_PER_CLASS, VALIDATION_PER_CLASS = 36, 29
-# Of about 114 that are left, so that ten tasks are learned in a minute. Tasks that are alike help each other the more.
+# Of about 114 that are left, so that ten tasks are learned sooner. Tasks that are alike help each other the more.
 TRAIN_PER_CLASS_AND_ROTATION = 40
 # Mean and standard deviation of all upright enlarged pixels, rounded: too coarse to tell anything of the test pictures.
 NORMALISE = Normalisation(mean=(0.31,), std=(0.35,))
