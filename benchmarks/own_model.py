@@ -18,7 +18,7 @@ from softmask import SoftMask
 
 from .timing import Report, Timing, interleaved
 
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "15"))
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "9"))
 OLD_HEADS, CLASSES, BATCHES = 4, 10, 4
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "SGD": lambda parameters: SGD(parameters, lr=1e-3),
