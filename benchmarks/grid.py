@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import softmask.runs.grid as grid_module
 from softmask.executors import Executor, ProcessExecutor, SerialExecutor
 from softmask.runs.config import make_config
 from softmask.runs.grid import Grid
@@ -35,20 +36,33 @@ def serial(threads: int, epochs: int, folder: str) -> None:
 
 
 def gridded(jobs: int, epochs: int, folder: str) -> None:
-    """The same cells as a grid: in this process if there is one job, else in a pool."""
+    """The same cells as a grid: in this process if there is one job, else in a pool. The seconds inside the runs, too.
+
+    What the grid adds is far less than the runs differ from one time to the next: it is told within one time.
+    """
     executor: Executor = ProcessExecutor(jobs=jobs) if jobs > 1 else SerialExecutor()
+    inside = 0.0
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        nonlocal inside
+        began = time.perf_counter()
+        done = run(*arguments, **options)
+        inside += time.perf_counter() - began
+        return done
+
+    grid_module.run = timed  # type: ignore[attr-defined]
     start = time.perf_counter()
     states = {cell.state for cell in six_cells(epochs).run(Store(folder), executor)}
-    print(time.perf_counter() - start)
+    print(inside, time.perf_counter() - start)
     assert states == {"finished"}
 
 
-def in_a_process(function: str, number: int, epochs: int) -> float:
+def in_a_process(function: str, number: int, epochs: int) -> tuple[float, ...]:
     with tempfile.TemporaryDirectory() as folder:
         code = f"from benchmarks.grid import {function}; {function}({number}, {epochs}, {folder!r})"
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        return float(done.stdout.split()[-1])
+        return tuple(float(word) for word in done.stdout.split())
 
 
 def digests_agree(epochs: int) -> bool:
@@ -67,9 +81,13 @@ def main(epochs: int = EPOCHS, rounds: int = 2) -> None:
         "grid, pool of two": ("gridded", 2),
     }
     seconds: dict[str, list[float]] = {name: [] for name in variants}
+    added: list[float] = []
     for _ in range(rounds):  # in turn, so that whatever disturbs the machine disturbs all alike
         for name, (function, number) in variants.items():
-            seconds[name].append(in_a_process(function, number, epochs))
+            *inside, whole = in_a_process(function, number, epochs)
+            seconds[name].append(whole)
+            if name == "grid in process":
+                added.append(whole / inside[0] - 1)
     best = {name: min(values) for name, values in seconds.items()}
     one, pool = best["serial, one thread"], best["grid, pool of two"]
     rows: list[tuple[Any, ...]] = [
@@ -78,11 +96,11 @@ def main(epochs: int = EPOCHS, rounds: int = 2) -> None:
     notes = [
         f"pool against serial on one thread: {one / pool:.2f} x (wanted: at least 1.7)",
         f"pool against serial on two threads: {best['serial, two threads'] / pool:.2f} x (wanted: at least 1)",
-        f"overhead of the grid: {100 * (best['grid in process'] / one - 1):.1f} % (wanted: below 3 %)",
+        f"overhead of the grid: {100 * max(added):.2f} % of the time inside the runs (wanted: below 3 %)",
         f"equal weights: {digests_agree(1)}",
     ]
     columns = ("six cells", "time", "against serial, one thread", "cells an hour")
-    Report("grid", columns, rows, notes).publish({"seconds": seconds})
+    Report("grid", columns, rows, notes).publish({"seconds": seconds, "added": added})
 
 
 if __name__ == "__main__":
