@@ -257,6 +257,8 @@ def test_reading_quickly_refuses_what_reading_refuses(spoil: dict[str, object]) 
 
 def test_other_seeds_are_checked_and_nothing_else_changes() -> None:
     config = make_config("spg", "D-5", seed=1)
+    config.id()  # asked before: the name of the one must not become the name of the other
     assert config.with_seeds(Seeds.all_from(5)) == make_config("spg", "D-5", seed=5)
+    assert config.with_seeds(Seeds.all_from(5)).id() == make_config("spg", "D-5", seed=5).id() != config.id()
     with pytest.raises(ConfigError, match="0 or more"):
         config.with_seeds(Seeds(order=-1))

@@ -151,7 +151,7 @@ def training_name(training: Training) -> str:
 
 def changes(config: RunConfig) -> str | None:
     """What of the network and the method is not as usual: without it, two ways to run would look like one."""
-    given = config.to_dict()
+    given = {"network": vars(config.network), "settings": config.settings}
     different = [
         f"{key}={value}"
         for section, usual in _usual(config.method, config.sequence).items()

@@ -59,11 +59,16 @@ class RunConfig:
     def with_seeds(self, seeds: Seeds) -> RunConfig:
         """The same run with other seeds. Nothing else is checked again: many runs differ in their seeds alone."""
         other = object.__new__(type(self))
-        vars(other).update(vars(self), settings=dict(self.settings), seeds=_checked_seeds(seeds))
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        vars(other).update(fields | {"settings": dict(self.settings), "seeds": _checked_seeds(seeds)})
         return other
 
     def digest(self) -> str:
-        # As `to_dict`, but without copying: this is asked for again and again.
+        return self._digest
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        # As `to_dict`, but without copying, and once: a grid asks for it again and again.
         sections = {name: vars(getattr(self, name)) for name in SECTION_TYPES}
         canonical = json.dumps(vars(self) | sections, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
