@@ -33,7 +33,7 @@ def draw_history(trials: list[TrialRecord], title: str, file: Path) -> None:
         axes.plot(numbers, values, mark, color=colour, label=label)
     numbers, values = points["finished"]
     axes.step(numbers, list(accumulate(values, max)), where="post", color="#d55e00", label="best so far")
-    if numbers[:1] == [0]:
+    if numbers[:1] == [1]:
         axes.axhline(values[0], color="#009e73", linestyle="--", label="defaults")
     axes.set(title=title, xlabel="trial", ylabel="mean validation accuracy (%)")
     axes.spines[["top", "right"]].set_visible(False)
@@ -44,5 +44,5 @@ def draw_history(trials: list[TrialRecord], title: str, file: Path) -> None:
 
 
 def _points(trials: list[TrialRecord], state: str) -> tuple[list[int], list[float]]:
-    shown = [(trial.number, trial.value) for trial in trials if trial.state == state and trial.value is not None]
+    shown = [(trial.number + 1, trial.value) for trial in trials if trial.state == state and trial.value is not None]
     return [number for number, _ in shown], [value for _, value in shown]

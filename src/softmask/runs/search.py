@@ -224,7 +224,7 @@ def found_settings(search: Search, trials: list[TrialRecord]) -> FoundSettings:
     story = {
         "objective": OBJECTIVE,
         "value": best.value,
-        "trial": best.number,
+        "trial": best.number + 1,  # as it is told
         "defaults": defaults,
         "trials": len(trials),
         **{state: states.count(state) for state in ("complete", "pruned", "failed")},
