@@ -205,6 +205,19 @@ def test_gradients_and_result_take_less_than_three_copies() -> None:
     assert total + together * sum(p.numel() for p in work.own) < 3 * total
 
 
+def test_a_small_backbone_takes_little_for_many_heads_at_once() -> None:
+    with torch.device("meta"):
+        backbone = alexnet((3, 32, 32), width=1 / 16)
+    chain = plain_chain(backbone)
+    assert chain is not None
+    parts = stages_of(chain)
+    assert parts is not None
+    work = crossing._Crossing(chain, *parts, dict(backbone.named_parameters()), lambda gradient: None)
+    together = work.heads_at_once(1000)
+    assert together > 100
+    assert together * sum(p.nbytes for p in work.own) <= crossing.SMALL
+
+
 def test_what_processes_found_can_be_added_before_standardising() -> None:
     backbone = alexnet((1, 12, 12), width=0.05).eval()
     images, vectors = torch.randn(14, 1, 12, 12), torch.randn(3, backbone.widths[-1])

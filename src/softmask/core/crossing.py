@@ -20,6 +20,7 @@ from softmask.core.stages import Passed, Stage, add_gradients, behind_gate, belo
 
 IMAGES_AT_ONCE = 64  # batches are joined or cut: the gradient of a sum of logits is a sum over samples
 COPIES = 3  # of the backbone: what gradients and result may take together
+SMALL = 2**24  # bytes that do not matter: a small backbone may take them, and shares a forward pass among more heads
 
 
 def chain_crossing(
@@ -88,9 +89,9 @@ class _Crossing:
         return {name: largest[p].tanh_() for p, name in self.names.items()}
 
     def heads_at_once(self, heads: int) -> int:
-        """So many that their gradients and the result fit into `COPIES`."""
-        total, own = (sum(p.numel() for p in some) for some in (self.names, self.own))
-        return max(1, (COPIES - 1) * total // own) if own else heads
+        """So many that their gradients and the result fit into `COPIES`, or take little."""
+        total, own = (sum(p.nbytes for p in some) for some in (self.names, self.own))
+        return max(1, (COPIES - 1) * total // own, SMALL // own) if own else heads
 
     def summed_gradients(
         self, batches: Iterable[tuple[Any, Any]], vectors: Tensor, first: bool

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from softmask.learning.memory_use import peak_memory
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.task import Batches, Task, TaskSequence
 from softmask.runs.config import RunConfig
@@ -85,6 +85,7 @@ def rehearse(config: RunConfig, sequence: TaskSequence) -> Rehearsal:
     tests = [_first(test, OTHER_IMAGES) for test in sequence.tests[:TASKS]]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    _forget_the_peak()
     try:
         with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
             method = build(config, sequence)
@@ -108,7 +109,7 @@ def rehearse(config: RunConfig, sequence: TaskSequence) -> Rehearsal:
         look=max(0.0, evaluated) / looked_at,
         event=event,
         saving=watched.saving,
-        memory_bytes=_memory(),
+        memory_bytes=peak_memory() or 0,  # with the copies that live only while the state is saved
         kept_bytes=kept - lines,
         working_bytes=watched.working_bytes - lines,
         event_bytes=lines // (watched.events + stages),
@@ -127,12 +128,10 @@ def _bytes_in(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def _memory() -> int:
-    """What this process holds now; where the system does not tell, the most that it held."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def _forget_the_peak() -> None:
+    """What was held before the rehearsal, as while reading the data, is no part of it. Only Linux can forget."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def total_looks(tasks: Sequence[Task], tests: Sequence[Batches], stages: Sequence[Task]) -> tuple[int, int]:
