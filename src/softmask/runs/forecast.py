@@ -60,7 +60,8 @@ def forecast(config: RunConfig, sequence: TaskSequence) -> Forecast:
     if sum(tensor.nbytes for tensor in method.state_dict().values() if isinstance(tensor, Tensor)) > LARGE:
         return plan.by_formula()
     try:
-        return plan.from_rehearsal(rehearse(config, sequence))
+        # What is measured is the last stage; where there is only one, nothing went before it to warm up.
+        return plan.from_rehearsal(rehearse(config, sequence, at_least=2 if len(plan.stages) == 1 else 1))
     except DivergedError:
         return plan.by_formula()
 
@@ -75,7 +76,10 @@ class _Plan:
         self.epochs = method.adapted(config.training).epochs
         if config.training.schedule == "plateau":
             self.epochs = min(USUAL_EPOCHS, self.epochs)
-        self.network = sum(parameter.nbytes for parameter in _plain(problem).parameters())
+        plain = _plain(problem)
+        self.network = sum(parameter.nbytes for parameter in plain.parameters())
+        heads = [sum(parameter.nbytes for parameter in head.parameters()) for head in plain.heads]
+        self.copy = self.network - sum(heads) + max(heads)  # what grows with the tasks is no copy of all heads
 
     @property
     def steps(self) -> int:
@@ -88,9 +92,11 @@ class _Plan:
         looks, rows = total_looks(self.sequence.tasks, self.sequence.tests, stages)
         events = rows + len(stages) * (epochs + 1)
         step_growth, end_growth, more_copies = self._growth()
-        growth = int(more_copies * self.network)
+        growth = int(more_copies * self.copy)
         lines = events * found.event_bytes
         kept = found.kept_bytes + growth
+        # Of a joint training, all heads are saved after an epoch, as they are and at their best; rehearsed were a few.
+        working = max(found.working_bytes, 2 * kept if len(stages) == 1 else 0)
         return Forecast(
             steps=self.steps,
             seconds=found.image * learned * step_growth
@@ -99,7 +105,7 @@ class _Plan:
             + found.event * events
             + found.saving * len(stages) * (epochs + 1),
             memory_bytes=found.memory_bytes + 2 * growth,
-            disk_bytes=max(found.working_bytes + 2 * growth, kept) + lines,
+            disk_bytes=max(working + 2 * growth, kept) + lines,
             kept_bytes=kept + lines,
             all_kept_bytes=(found.kept_bytes + growth // 2) * len(stages) + lines,
             note=self.cost.note,
