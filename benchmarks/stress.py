@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from softmask.learning.task import TaskSequence
 from softmask.runs.config import RunConfig, make_config
 from softmask.runs.forecast import forecast
 from softmask.runs.run import load, run
-from softmask.runs.store import Store, StoredRun
+from softmask.runs.store import RunWriter, Store, StoredRun
 from softmask.sequences import sequence, sequence_from
 
 from .timing import RESULTS, Report
@@ -66,12 +68,11 @@ def one_method(method: str, tasks: int, folder: Path) -> dict[str, Any]:
         nonlocal start
         if event["kind"] == "started":  # the pictures are there: generating them is no part of the run
             start = time.perf_counter()
-        if event["kind"] == "epoch":
-            grown.disk_peak = max(grown.disk_peak, folder_bytes(folder))
         if event["kind"] == "task":
             grown.note(folder_bytes(folder), event["learn_seconds"] + event["end_seconds"])
 
-    done = run(config, Store(folder), listeners=[weigh])
+    with weighed_when_saved(grown):
+        done = run(config, Store(folder), listeners=[weigh])
     return {
         "method": method,
         "seconds": (expected.seconds, time.perf_counter() - start),
@@ -96,6 +97,22 @@ class Growth:
         self.memory.append(peak_memory())
         self.disk.append(disk)
         self.disk_peak = max(self.disk_peak, disk)
+
+
+@contextmanager
+def weighed_when_saved(grown: Growth) -> Iterator[None]:
+    """What is saved inside a task is gone when the task's end is told: the folder is weighed right after it."""
+    save = RunWriter.save_progress
+
+    def save_and_weigh(writer: RunWriter, stage: int, state: Any) -> None:
+        save(writer, stage, state)
+        grown.disk_peak = max(grown.disk_peak, folder_bytes(writer.path))
+
+    RunWriter.save_progress = save_and_weigh  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        RunWriter.save_progress = save  # type: ignore[method-assign]
 
 
 def peak_memory() -> int:
