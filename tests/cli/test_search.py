@@ -26,7 +26,8 @@ def test_it_says_the_best_the_defaults_and_where_the_file_is(found: tuple[Path, 
     assert ended.code == 0
     kept = read_settings(folder / "spg.json")
     lines = ended.out.splitlines()
-    assert lines[1].startswith(f"best      {kept.found['value']:6.2f}")
+    assert lines[1].startswith(f"best      {kept.found['value']:6.2f}   trial {kept.found['trial']}: ")
+    assert f"trial {kept.found['trial']}: complete {kept.found['value']:.2f}" in ended.err
     assert lines[2].startswith(f"defaults  {kept.found['defaults']:6.2f}")
     assert ("no trial was better" in lines[2]) == (kept.found["value"] == kept.found["defaults"])
     assert str(folder / "spg.json") in lines[-1]
@@ -43,7 +44,7 @@ def test_again_it_has_nothing_to_do_and_tells_the_same(found: tuple[Path, Ended]
     again = softmask(*command(folder / "store", "--out", folder / "spg.json", "--json"))
     assert again.err == ""
     told = again.json()
-    assert [trial["number"] for trial in told["trials"]] == [0, 1]
+    assert [trial["number"] for trial in told["trials"]] == [1, 2]
     assert f"{told['found']['value']:6.2f}" in ended.out
 
 

@@ -117,11 +117,12 @@ def _show(trials: list[TrialRecord], found: FoundSettings, written: Path, drawn:
 
     story: dict[str, Any] = found.found
     if as_json:
-        told = {"settings_file": str(written), "figure": str(drawn), "trials": [asdict(trial) for trial in trials]}
+        listed = [{**asdict(trial), "number": trial.number + 1} for trial in trials]
+        told = {"settings_file": str(written), "figure": str(drawn), "trials": listed}
         out.print_json(json.dumps({**asdict(found), **told}))
         return
     out.print(f"{story['objective']}; {story['trials']} trials, {story['pruned']} given up, {story['failed']} failed")
-    out.print(f"best      {story['value']:6.2f}   trial {story['trial'] + 1}: {in_words(found.changes())}")
+    out.print(f"best      {story['value']:6.2f}   trial {story['trial']}: {in_words(found.changes())}")
     if story["defaults"] is None:
         out.print("the defaults were not finished: no comparison")
     else:
