@@ -182,31 +182,33 @@ def in_a_process(method: str, tasks: int) -> dict[str, Any]:
 
 
 def measured_before() -> dict[str, dict[str, Any]]:
-    """What stands in the file: a run of all methods takes most of an hour."""
-    content = json.loads((RESULTS / "stress.json").read_text())
+    """What stands in the file: all methods take more than an hour of one core."""
+    file = RESULTS / "stress.json"
+    content = json.loads(file.read_text()) if file.exists() else {}
     return {name: content[name] for name in METHODS.names() if name in content}
 
 
-def main(tasks: int = TASKS, *anew: str) -> None:
-    """All methods, or only those that are named; the others then stay as they were measured before."""
-    wanted = [name for name in METHODS.names() if name not in LEFT_OUT]
-    known = measured_before() if anew else {}
-    for method in anew or wanted:
-        known[method] = in_a_process(method, tasks)
-        print(row(known[method]), file=sys.stderr)
-    found = [known[name] for name in wanted if name in known]
+def publish(found: list[dict[str, Any]]) -> None:
     columns = (
         *("method", "time (of the forecast)", "memory", "disk"),
         *("last task against the tenth: time / memory / disk", "losses", f"forecast within {FACTOR:g} x"),
     )
     RESULTS.mkdir(exist_ok=True)
     draw(found, RESULTS / "stress.svg")
-    notes = [f"{tasks} tasks, width 1/16, one epoch each; growth in stress.svg"]
+    notes = [f"{TASKS} tasks, width 1/16, one epoch each; growth in stress.svg"]
     Report("stress", columns, [row(each) for each in found], notes).publish({each["method"]: each for each in found})
+
+
+def main(*wanted: str) -> None:
+    """All methods, or those that are named. Each is published at once; of the others stays what was measured before."""
+    for method in wanted or [name for name in METHODS.names() if name not in LEFT_OUT]:
+        new = {method: in_a_process(method, TASKS)}
+        known = measured_before() | new  # read again: another process may have measured others
+        publish([known[name] for name in METHODS.names() if name in known])
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["one"]:
         print(json.dumps(one_method(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))))
     else:
-        main(*(int(word) for word in sys.argv[1:2]), *sys.argv[2:])
+        main(*sys.argv[1:])
