@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 
+import softmask.runs.store as store
 from softmask.learning.catalogue import METHODS
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
 from softmask.runs.config import RunConfig, make_config
 from softmask.runs.forecast import forecast
 from softmask.runs.run import load, run
-from softmask.runs.store import RunWriter, Store, StoredRun
+from softmask.runs.store import Store, StoredRun
 from softmask.sequences import sequence, sequence_from
 
 from .timing import RESULTS, Report
@@ -71,7 +72,7 @@ def one_method(method: str, tasks: int, folder: Path) -> dict[str, Any]:
         if event["kind"] == "task":
             grown.note(folder_bytes(folder), event["learn_seconds"] + event["end_seconds"])
 
-    with weighed_when_saved(grown):
+    with weighed_when_saved(grown, folder):
         done = run(config, Store(folder), listeners=[weigh])
     return {
         "method": method,
@@ -100,19 +101,19 @@ class Growth:
 
 
 @contextmanager
-def weighed_when_saved(grown: Growth) -> Iterator[None]:
-    """What is saved inside a task is gone when the task's end is told: the folder is weighed right after it."""
-    save = RunWriter.save_progress
+def weighed_when_saved(grown: Growth, folder: Path) -> Iterator[None]:
+    """What is replaced goes only when the new file is whole: the folder is weighed in between."""
+    write = store.write_state
 
-    def save_and_weigh(writer: RunWriter, stage: int, state: Any) -> None:
-        save(writer, stage, state)
-        grown.disk_peak = max(grown.disk_peak, folder_bytes(writer.path))
+    def write_and_weigh(path: Path, state: Any) -> None:
+        write(path, state)
+        grown.disk_peak = max(grown.disk_peak, folder_bytes(folder))
 
-    RunWriter.save_progress = save_and_weigh  # type: ignore[method-assign]
+    store.write_state = write_and_weigh
     try:
         yield
     finally:
-        RunWriter.save_progress = save  # type: ignore[method-assign]
+        store.write_state = write
 
 
 def peak_memory() -> int:

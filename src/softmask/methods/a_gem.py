@@ -78,8 +78,10 @@ class AGEM(Method):
 
     @classmethod
     def cost(cls, problem: Problem) -> Cost:
-        images = cls.Settings().per_class * sum(problem.classes)
-        return Cost(step=5.0, note=f"keeps {images:,} images by the last task")
+        settings = cls.Settings()
+        images, before_last = (settings.per_class * sum(classes) for classes in (problem.classes, problem.classes[:-1]))
+        reference = min(1.0, before_last / settings.reference_batch)  # a memory that is smaller is used up
+        return Cost(step=1 + 4 * reference, note=f"keeps {images:,} images by the last task")
 
 
 @torch.no_grad()

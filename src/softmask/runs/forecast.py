@@ -91,9 +91,10 @@ class _Plan:
         learned = epochs * (images + FORWARD * sum(stage.val.count for stage in stages))
         looks, rows = total_looks(self.sequence.tasks, self.sequence.tests, stages)
         events = rows + len(stages) * (epochs + 1)
-        step_growth, end_growth, more_copies = self._growth()
-        growth = int(more_copies * self.copy)
-        lines = events * found.event_bytes
+        step_growth, end_growth = self._growth()
+        # Some methods have room for all tasks from the start: it was there already when the rehearsal was weighed.
+        growth = max(0, int(self.network + self.cost.kept_copies * self.copy) - found.kept_bytes)
+        lines = rows * found.row_bytes + (events - rows) * found.event_bytes
         kept = found.kept_bytes + growth
         # Of a joint training, all heads are saved after an epoch, as they are and at their best; rehearsed were a few.
         working = max(found.working_bytes, 2 * kept if len(stages) == 1 else 0)
@@ -111,14 +112,14 @@ class _Plan:
             note=self.cost.note,
         )
 
-    def _growth(self) -> tuple[float, float, float]:
-        """How much dearer than the last rehearsed task the mean of all is: its steps, its end, and copies kept more."""
+    def _growth(self) -> tuple[float, float]:
+        """How much dearer than the last rehearsed task the mean of all is: its steps and its end."""
         count = min(REHEARSED, len(self.problem.classes))
         first, few = (self._cost_of(number) for number in (count - 1, count))
         steps = self.cost.step / few.step
         end_of_last = few.task_end_passes - (first.task_end_passes if count > 1 else 0.0)
         ends = self.cost.task_end_passes / (len(self.problem.classes) * end_of_last) if end_of_last else 1.0
-        return steps, ends, max(0.0, self.cost.kept_copies - few.kept_copies)
+        return steps, ends
 
     def _cost_of(self, tasks: int) -> Cost:
         return self.method_class.cost(replace(self.problem, classes=self.problem.classes[: max(1, tasks)]))

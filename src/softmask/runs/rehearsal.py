@@ -46,7 +46,10 @@ class Rehearsal:
     """Of the run's folder when it is finished."""
     working_bytes: int
     """At most while it runs."""
+    row_bytes: int
+    """Of the line for one accuracy."""
     event_bytes: int
+    """Of any other line."""
 
 
 class _Watched:
@@ -77,8 +80,10 @@ class _Watched:
         self.working_bytes = max(self.working_bytes, _bytes_in(self.writer.path))
 
     def save_stage(self, stage: int, state: Any) -> None:
+        before = _bytes_in(self.writer.path)  # nothing of it is removed until the new checkpoint is whole
         self.writer.save_stage(stage, state)
-        self.working_bytes = max(self.working_bytes, _bytes_in(self.writer.path))
+        newest = max((self.writer.path / "checkpoints").iterdir())
+        self.working_bytes = max(self.working_bytes, before + newest.stat().st_size)
 
 
 def rehearse(config: RunConfig, sequence: TaskSequence, at_least: int = 1) -> Rehearsal:
@@ -97,15 +102,16 @@ def _rehearsed(config: RunConfig, sequence: TaskSequence) -> Rehearsal:
     tests = [_first(test, OTHER_IMAGES) for test in sequence.tests[:TASKS]]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    _forget_the_peak()
     try:
         with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
             method = build(config, sequence)
-            stages = len(method.stages(tasks, training))
+            for buffer in method.buffers():  # the system counts memory only once it was written to
+                buffer.copy_(buffer.clone())
+            _forget_the_peak()
             with Store(folder).open(config) as writer:
                 watched = _Watched(writer)
                 learn_sequence(method, tasks, training, watched, tests=tests)
-            kept, lines = _bytes_in(writer.path), (writer.path / "events.jsonl").stat().st_size
+            kept, told = _bytes_in(writer.path), (writer.path / "events.jsonl").read_text().splitlines(keepends=True)
     finally:
         torch.set_num_threads(threads)
     last = watched.last_task
@@ -122,9 +128,10 @@ def _rehearsed(config: RunConfig, sequence: TaskSequence) -> Rehearsal:
         event=event,
         saving=watched.saving,
         memory_bytes=peak_memory() or 0,  # with the copies that live only while the state is saved
-        kept_bytes=kept - lines,
-        working_bytes=watched.working_bytes - lines,
-        event_bytes=lines // (watched.events + stages),
+        kept_bytes=kept - sum(map(len, told)),
+        working_bytes=watched.working_bytes - sum(map(len, told)),
+        row_bytes=_mean_length([line for line in told if '"accuracy"' in line[:24]]),
+        event_bytes=_mean_length([line for line in told if '"accuracy"' not in line[:24]]),
     )
 
 
@@ -134,6 +141,10 @@ def _short(task: Task, batch: int) -> Task:
 
 def _first(batches: Batches, count: int) -> Batches:
     return Batches(batches.images[:count], batches.labels[:count], batches.size, normalise=batches.normalise)
+
+
+def _mean_length(lines: list[str]) -> int:
+    return sum(map(len, lines)) // len(lines)
 
 
 def _bytes_in(folder: Path) -> int:
