@@ -26,12 +26,12 @@ demo: $(READY)
 	$(BIN)/softmask demo
 
 test: $(READY) lint
-	$(BIN)/python -m pytest -m "not slow" -n 2
+	$(BIN)/python -m pytest -m "not slow" -n 2 --durations=15
 
 # Chromium opens the report in a test, which says so where it skips; installing it may fail.
 test-slow: $(READY)
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -qq -y chromium >/dev/null 2>&1; } || true
-	$(BIN)/python -m pytest -m slow -n 2 -rs
+	$(BIN)/python -m pytest -m slow -n 2 -rs --durations=15
 
 lint: $(READY)
 	$(BIN)/ruff check .
