@@ -11,7 +11,7 @@ from typing import Any
 from softmask.runs.config import RunConfig, make_config
 from softmask.runs.store import Store, StoredRun
 
-TINY = {"width": 0.0625, "epochs": 2}
+TINY = {"network.width": 0.0625, "epochs": 2}
 # Times and memory differ between any two runs; what a process was started with, between a whole run and a resumed one.
 TIMES = ("seconds", "learn_seconds", "end_seconds", "peak_memory")
 

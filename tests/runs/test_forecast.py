@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from softmask.learning.catalogue import METHODS
 from softmask.runs import forecast as forecasts
 from softmask.runs.forecast import forecast
-from softmask.runs.rehearsal import rehearse, total_looks
+from softmask.runs.rehearsal import Rehearsal, rehearse, total_looks
 from softmask.runs.run import load, run
 from softmask.runs.store import Store
 from tests.runs.examples import tiny_config
@@ -33,7 +34,7 @@ def test_steps_and_disk_are_those_of_a_run(method: str, tmp_path: Path) -> None:
 def test_a_large_method_is_not_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config("supsup")
     monkeypatch.setattr(forecasts, "LARGE", 1)
-    monkeypatch.setattr(forecasts, "rehearse", lambda *_: pytest.fail("it was"))
+    monkeypatch.setattr(forecasts, "rehearse", lambda *_, **__: pytest.fail("it was"))
     expected = forecast(config, load(config, None))
     assert expected.seconds > 0
     assert expected.disk_bytes > expected.kept_bytes > 0
@@ -42,9 +43,73 @@ def test_a_large_method_is_not_rehearsed(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_rehearsal_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config = tiny_config()
-    found = rehearse(config, load(config, None))
+    (found,) = rehearse(config, load(config, None))
     assert list(tmp_path.iterdir()) == []
     assert min(found.image, found.look, found.event, found.saving) > 0
+
+
+def test_what_grows_is_rehearsed_later_too() -> None:
+    config = tiny_config("spg", tasks=4)
+    early, later = rehearse(config, load(config, None), grows=True)
+    assert (early.tasks, later.tasks) == (2, 4)
+    assert [each.tasks for each in rehearse(config, load(config, None))] == [2]
+    config = tiny_config("spg", tasks=2)
+    assert len(rehearse(config, load(config, None), grows=True)) == 1, "there is no later"
+
+
+@pytest.mark.parametrize(
+    ("method", "grows"),
+    [("ncl", False), ("spg-no-chi", False), ("ewc", False), ("spg", True), ("a-gem", True), ("pathnet", True)],
+)
+def test_whether_a_later_rehearsal_is_asked_for(method: str, grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def note(*args: object, **wishes: object) -> list[Rehearsal]:
+        asked.append(wishes["grows"])
+        return [STILL]
+
+    monkeypatch.setattr(forecasts, "rehearse", note)
+    config = tiny_config(method, tasks=5)
+    forecast(config, load(config, None))
+    assert asked == [grows]
+
+
+STILL = Rehearsal(2, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 1, 1, 1, 1)
+"""Two tasks that took no time."""
+
+
+def test_ends_that_grow_are_summed_task_by_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old head costs an eighth of the second end here, not what SPG's formula says: two rehearsals tell."""
+    ends = [8.0 - (1 / 3 + 0.3) / 0.3, 8.0, 9.0, 10.0, 11.0]  # the first is without the forward pass of old heads
+    rehearsals = [replace(STILL, tasks=tasks, end=ends[tasks - 1]) for tasks in (2, 4)]
+    monkeypatch.setattr(forecasts, "rehearse", lambda *_, **__: rehearsals)
+    config = tiny_config("spg", tasks=5)
+    sequence = load(config, None)
+    plain = sum(task.train.count * end for task, end in zip(sequence.tasks, ends, strict=True))
+    assert forecast(config, sequence).seconds == pytest.approx(plain, rel=0.01)  # tasks count as equally large
+
+
+def test_looks_that_grow_with_the_columns_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Task t is looked at through t columns; a rehearsal tells the mean over its tasks."""
+    rehearsals = [replace(STILL, tasks=tasks, look=(tasks + 1) / 2) for tasks in (2, 4)]
+    monkeypatch.setattr(forecasts, "rehearse", lambda *_, **__: rehearsals)
+    config = tiny_config("pgn", tasks=5)
+    sequence = load(config, None)
+    images = [task.val.count + test.count for task, test in zip(sequence.tasks, sequence.tests, strict=True)]
+    plain = sum(images[task] * (task + 1) for done in range(5) for task in range(done + 1))
+    assert forecast(config, sequence).seconds == pytest.approx(plain, rel=0.01)  # tasks count as equally large
+
+
+def test_what_gets_cheaper_is_foretold_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PathNet: modules that earlier tasks own are not trained any more."""
+    config = tiny_config("pathnet", tasks=5)
+    sequence = load(config, None)
+    seconds = []
+    for later in (1.0, 0.5):
+        rehearsals = [replace(STILL, image=1.0), replace(STILL, tasks=4, image=later)]
+        monkeypatch.setattr(forecasts, "rehearse", lambda *_, found=rehearsals, **__: found)
+        seconds.append(forecast(config, sequence).seconds)
+    assert seconds[1] < seconds[0]
 
 
 def test_images_that_will_be_looked_at_are_counted() -> None:

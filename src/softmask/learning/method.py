@@ -59,7 +59,7 @@ class Cost:
     """What a run of a method is expected to take, in units of plain fine-tuning (NCL)."""
 
     step: float = 1.0
-    """Time of a training step."""
+    """Time of a training step, the mean over the tasks."""
     task_end_passes: float = 0.0
     """Passes over the training data at task ends, summed over the sequence; a pass costs a training epoch."""
     kept_copies: float = 0.0

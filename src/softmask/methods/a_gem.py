@@ -78,9 +78,10 @@ class AGEM(Method):
 
     @classmethod
     def cost(cls, problem: Problem) -> Cost:
-        settings = cls.Settings()
-        images, before_last = (settings.per_class * sum(classes) for classes in (problem.classes, problem.classes[:-1]))
-        reference = min(1.0, before_last / settings.reference_batch)  # a memory that is smaller is used up
+        settings, tasks = cls.Settings(), problem.num_tasks
+        *before, images = (settings.per_class * sum(problem.classes[:task]) for task in range(tasks + 1))
+        # A memory that is smaller than the reference batch is used up.
+        reference = sum(min(1.0, kept / settings.reference_batch) for kept in before) / tasks
         return Cost(step=1 + 4 * reference, note=f"keeps {images:,} images by the last task")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,8 +17,7 @@ from softmask.learning.problem import Problem
 from softmask.learning.seeds import derive
 from softmask.learning.task import Batches, TaskSequence
 from softmask.runs.config import RunConfig
-from softmask.runs.rehearsal import FORWARD, Rehearsal, rehearse, total_looks
-from softmask.runs.rehearsal import TASKS as REHEARSED
+from softmask.runs.rehearsal import EARLY, FORWARD, Rehearsal, rehearse, total_looks
 
 # What the plateau schedule usually needs a task on this network; 36 is the least that it can take.
 USUAL_EPOCHS = 60
@@ -52,7 +53,7 @@ class Forecast:
 
 
 def forecast(config: RunConfig, sequence: TaskSequence) -> Forecast:
-    """From a rehearsal of the run's beginning; what grows with the tasks follows from the method's own costs."""
+    """From a rehearsal of the run's beginning, and of a later part if the method says that its cost grows."""
     problem = Problem(sequence.input_shape, sequence.classes, config.network, config.seeds)
     with torch.device("meta"):  # only its plan is asked for, not its weights
         method = METHODS.load(config.method)(problem, config.method_settings())
@@ -61,7 +62,8 @@ def forecast(config: RunConfig, sequence: TaskSequence) -> Forecast:
         return plan.by_formula()
     try:
         # What is measured is the last stage; where there is only one, nothing went before it to warm up.
-        return plan.from_rehearsal(rehearse(config, sequence, at_least=2 if len(plan.stages) == 1 else 1))
+        at_least = 2 if len(plan.stages) == 1 else 1
+        return plan.from_rehearsals(rehearse(config, sequence, grows=plan.grows, at_least=at_least))
     except DivergedError:
         return plan.by_formula()
 
@@ -73,6 +75,7 @@ class _Plan:
         self.config, self.sequence, self.problem, self.method_class = config, sequence, problem, type(method)
         self.stages = method.stages(sequence.tasks, config.training)
         self.cost = method.cost(problem)
+        self.tasks = len(sequence.tasks)
         self.epochs = method.adapted(config.training).epochs
         if config.training.schedule == "plateau":
             self.epochs = min(USUAL_EPOCHS, self.epochs)
@@ -85,44 +88,64 @@ class _Plan:
     def steps(self) -> int:
         return self.epochs * sum(len(stage.train) for stage in self.stages)
 
-    def from_rehearsal(self, found: Rehearsal) -> Forecast:
-        stages, epochs = self.stages, self.epochs
-        images = sum(stage.train.count for stage in stages)
-        learned = epochs * (images + FORWARD * sum(stage.val.count for stage in stages))
+    @property
+    def grows(self) -> bool:
+        """Whether a later task costs something else than an early one."""
+        few = self._cost_of(EARLY)
+        ends = (each.task_end_passes / each_of for each, each_of in ((self.cost, self.tasks), (few, EARLY)))
+        return self.cost.step != few.step or len(set(ends)) > 1
+
+    def from_rehearsals(self, found: Sequence[Rehearsal]) -> Forecast:
+        stages, epochs, early = self.stages, self.epochs, found[0]
         looks, rows = total_looks(self.sequence.tasks, self.sequence.tests, stages)
         events = rows + len(stages) * (epochs + 1)
-        step_growth, end_growth = self._growth()
-        # Some methods have room for all tasks from the start: it was there already when the rehearsal was weighed.
-        growth = max(0, int(self.network + self.cost.kept_copies * self.copy) - found.kept_bytes)
-        lines = rows * found.row_bytes + (events - rows) * found.event_bytes
-        kept = found.kept_bytes + growth
+        growth = self._kept_growth(early)
+        lines = rows * early.row_bytes + (events - rows) * early.event_bytes
+        kept = early.kept_bytes + growth
         # Of a joint training, all heads are saved after an epoch, as they are and at their best; rehearsed were a few.
-        working = max(found.working_bytes, 2 * kept if len(stages) == 1 else 0)
+        working = max(early.working_bytes, 2 * kept if len(stages) == 1 else 0)
         return Forecast(
             steps=self.steps,
-            seconds=found.image * learned * step_growth
-            + found.end * images * end_growth
-            + found.look * looks
-            + found.event * events
-            + found.saving * len(stages) * (epochs + 1),
-            memory_bytes=found.memory_bytes + 2 * growth,
+            seconds=self._learning(found)
+            + self._looking(found, looks)
+            + early.event * events
+            + early.saving * len(stages) * (epochs + 1),
+            memory_bytes=early.memory_bytes + 2 * growth,
             disk_bytes=max(working + 2 * growth, kept) + lines,
             kept_bytes=kept + lines,
-            all_kept_bytes=(found.kept_bytes + growth // 2) * len(stages) + lines,
+            all_kept_bytes=(early.kept_bytes + growth // 2) * len(stages) + lines,
             note=self.cost.note,
         )
 
-    def _growth(self) -> tuple[float, float]:
-        """How much dearer than the last rehearsed task the mean of all is: its steps and its end."""
-        count = min(REHEARSED, len(self.problem.classes))
-        first, few = (self._cost_of(number) for number in (count - 1, count))
-        steps = self.cost.step / few.step
-        end_of_last = few.task_end_passes - (first.task_end_passes if count > 1 else 0.0)
-        ends = self.cost.task_end_passes / (len(self.problem.classes) * end_of_last) if end_of_last else 1.0
-        return steps, ends
+    def _learning(self, found: Sequence[Rehearsal]) -> float:
+        """Seconds for the steps and the ends of all tasks."""
+        images = sum(stage.train.count for stage in self.stages)
+        learned = self.epochs * (images + FORWARD * sum(stage.val.count for stage in self.stages))
+        image = _mean([(self._step_of(each.tasks), each.image) for each in found], self.cost.step)
+        end = _mean([(self._end_of(each.tasks), each.end) for each in found], self.cost.task_end_passes / self.tasks)
+        return image * learned + end * images
+
+    def _looking(self, found: Sequence[Rehearsal], looks: int) -> float:
+        """Seconds for all evaluations. Later tasks that are dearer to learn may be so to look at, as with columns."""
+        by_task = [(self._cost_of(each.tasks).step, each.look) for each in found]
+        means = [_mean(by_task, self._cost_of(1 + done).step) for done in range(self.tasks)]
+        return looks * sum((1 + done) * look for done, look in enumerate(means)) / sum(range(1, 1 + self.tasks))
+
+    def _kept_growth(self, early: Rehearsal) -> int:
+        """Bytes that the last checkpoint has more. Often there is room for all tasks from the start: it was weighed."""
+        if not self.cost.kept_copies:
+            return 0
+        return max(0, int(self.network + self.cost.kept_copies * self.copy) - early.kept_bytes)
+
+    def _step_of(self, task: int) -> float:
+        """Of this task, counted from 1: a cost tells the mean over all up to it."""
+        return task * self._cost_of(task).step - ((task - 1) * self._cost_of(task - 1).step if task > 1 else 0.0)
+
+    def _end_of(self, task: int) -> float:
+        return self._cost_of(task).task_end_passes - (self._cost_of(task - 1).task_end_passes if task > 1 else 0.0)
 
     def _cost_of(self, tasks: int) -> Cost:
-        return self.method_class.cost(replace(self.problem, classes=self.problem.classes[: max(1, tasks)]))
+        return self.method_class.cost(replace(self.problem, classes=self.problem.classes[:tasks]))
 
     def by_formula(self) -> Forecast:
         """Where a rehearsal would take too much itself: plain training is timed, the method's costs do the rest."""
@@ -143,6 +166,15 @@ class _Plan:
             all_kept_bytes=kept * len(self.stages),
             note=cost.note,
         )
+
+
+def _mean(measured: Sequence[tuple[float, float]], told: float) -> float:
+    """The method's costs tell how it grows, `measured` what that means here: pairs of what was told and taken."""
+    (first_told, first), (last_told, last) = measured[0], measured[-1]
+    if math.isclose(first_told, last_told):
+        return last
+    slope = max(0.0, (last - first) / (last_told - first_told))
+    return max(0.0, first + slope * (told - first_told))
 
 
 def _plain(problem: Problem) -> Method:

@@ -1,4 +1,4 @@
-"""A small part of a run, done for real and timed: two tasks, a few batches each, one epoch, written to disk and all."""
+"""A small part of a run, done for real and timed: a few tasks, a few batches each, one epoch, saved and all."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from softmask.runs.config import RunConfig
 from softmask.runs.run import build
 from softmask.runs.store import RunWriter, Store
 
-TASKS, TRAINING_BATCHES, MORE_BATCHES, OTHER_IMAGES = 2, 4, 16, 64
+TRAINING_BATCHES, MORE_BATCHES, OTHER_IMAGES = 4, 16, 64
 SECONDS, REPEATS = 2.0, 6
+# So many tasks; then, where the method grows dearer, as many as can be done in a while: more where they are quick.
+EARLY, LATER, LATER_IF_QUICK = 2, 5, 12
 # A validation image is only looked at; a training image is looked at, traced back and learned from.
 FORWARD = 1 / 3
 
@@ -30,6 +32,8 @@ FORWARD = 1 / 3
 class Rehearsal:
     """What the last of the rehearsed stages took, in seconds and bytes."""
 
+    tasks: int
+    """So many were rehearsed."""
     image: float
     """Learning from one image once."""
     end: float
@@ -86,21 +90,30 @@ class _Watched:
         self.working_bytes = max(self.working_bytes, before + newest.stat().st_size)
 
 
-def rehearse(config: RunConfig, sequence: TaskSequence, at_least: int = 1) -> Rehearsal:
-    """The median of several rehearsals where one is over in a moment: what it takes varies, and the first warms up."""
+def rehearse(config: RunConfig, sequence: TaskSequence, *, grows: bool = False, at_least: int = 1) -> list[Rehearsal]:
+    """Of the beginning: the median of several where one is over in a moment. Then, if the method `grows`, once later.
+
+    What a rehearsal takes varies, and the first warms up.
+    """
     start = time.perf_counter()
     found: list[Rehearsal] = []
     while len(found) < at_least or (len(found) < REPEATS and time.perf_counter() - start < SECONDS):
         # More batches where there is time: what a task's end costs once, however many images, is then not overrated.
-        found.append(_rehearsed(config, sequence, MORE_BATCHES if found else TRAINING_BATCHES))
-    warm = found[1:] or found
-    return Rehearsal(**{each.name: median_low(getattr(one, each.name) for one in warm) for each in fields(Rehearsal)})
+        found.append(_rehearsed(config, sequence, EARLY, MORE_BATCHES if found else TRAINING_BATCHES))
+    quick, warm = len(found) > at_least, found[1:] or found
+    early = Rehearsal(**{one.name: median_low(getattr(each, one.name) for each in warm) for one in fields(Rehearsal)})
+    if not grows or len(sequence.tasks) <= EARLY:
+        return [early]
+    tasks, batches = (LATER_IF_QUICK, MORE_BATCHES) if quick else (LATER, TRAINING_BATCHES)
+    return [early, _rehearsed(config, sequence, tasks, batches)]
 
 
-def _rehearsed(config: RunConfig, sequence: TaskSequence, batches: int) -> Rehearsal:
+def _rehearsed(config: RunConfig, sequence: TaskSequence, count: int, batches: int) -> Rehearsal:
+    """So many tasks, or all; of the last, which is measured, so many batches."""
     training = replace(config.training, epochs=1, joint_epochs=1)
-    tasks = [_short(task, batches * training.batch) for task in sequence.tasks[:TASKS]]
-    tests = [_first(test, OTHER_IMAGES) for test in sequence.tests[:TASKS]]
+    tasks = [_short(task, TRAINING_BATCHES * training.batch) for task in sequence.tasks[:count]]
+    tasks[-1] = _short(sequence.tasks[len(tasks) - 1], batches * training.batch)
+    tests = [_first(test, OTHER_IMAGES) for test in sequence.tests[:count]]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -123,6 +136,7 @@ def _rehearsed(config: RunConfig, sequence: TaskSequence, batches: int) -> Rehea
     evaluated = watched.measured_until - watched.measured_from - event * len(tasks)
     seconds = last["learn_seconds"] - watched.saving - event
     return Rehearsal(
+        tasks=len(tasks),
         image=max(0.0, seconds) / (images + FORWARD * sum(task.val.count for task in learned)),
         end=last["end_seconds"] / images,
         look=max(0.0, evaluated) / looked_at,
