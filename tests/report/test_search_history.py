@@ -11,10 +11,10 @@ from softmask.report.search_history import draw_history
 from softmask.runs.study import TrialRecord
 
 TRIALS = [
-    TrialRecord(0, "complete", {}, 70.0, 5),
-    TrialRecord(1, "pruned", {}, 40.0, 2, "hopeless"),
-    TrialRecord(2, "complete", {}, 80.0, 5),
-    TrialRecord(3, "pruned", {}, None, 0, "diverged"),
+    TrialRecord(1, "complete", {}, 70.0, 5),
+    TrialRecord(2, "pruned", {}, 40.0, 2, "hopeless"),
+    TrialRecord(3, "complete", {}, 80.0, 5),
+    TrialRecord(4, "pruned", {}, None, 0, "diverged"),
 ]
 
 

@@ -230,12 +230,12 @@ def test_a_hopeless_trial_is_given_up_after_a_task(tmp_path: Path, monkeypatch: 
 
 def test_the_best_is_the_earliest_of_equals_and_never_an_unfinished_one() -> None:
     trials = [
-        TrialRecord(0, "complete", {}, 70.0, 5),
-        TrialRecord(1, "pruned", {}, 90.0, 2),
-        TrialRecord(2, "complete", {}, 80.0, 5),
+        TrialRecord(1, "complete", {}, 70.0, 5),
+        TrialRecord(2, "pruned", {}, 90.0, 2),
         TrialRecord(3, "complete", {}, 80.0, 5),
+        TrialRecord(4, "complete", {}, 80.0, 5),
     ]
-    assert best_of(trials).number == 2
+    assert best_of(trials).number == 3
 
 
 def test_weights_of_trials_are_not_kept(whole: Search) -> None:
@@ -276,7 +276,7 @@ def test_two_processes_share_the_trials(tmp_path: Path) -> None:
     processes = [start(tmp_path, 8) for _ in range(2)]
     assert [process.wait(timeout=240) for process in processes] == [0, 0]
     search = Search.of(given, tmp_path)
-    assert [trial.number for trial in search.trials()] == list(range(8))
+    assert [trial.number for trial in search.trials()] == list(range(1, 9))
     assert all(trial.state in ("complete", "pruned") for trial in search.trials())
     runs = list(Store(search.folder / "runs").runs())
     assert len(runs) == 8

@@ -30,10 +30,10 @@ def test_records_tell_how_each_trial_ended(tmp_path: Path) -> None:
     study.enqueue_trial({"settings.strength": 0.5})
     found = {"settings.strength": 0.5}
     assert records(open_study(str(tmp_path / "study.journal"), "x")) == [
-        TrialRecord(0, "complete", found, 35.0, 2),
-        TrialRecord(1, "pruned", found, 30.0, 2, "why not"),
-        TrialRecord(2, "failed", found, None, 0, "why not"),
-        TrialRecord(3, "running", found, None, 0),
+        TrialRecord(1, "complete", found, 35.0, 2),
+        TrialRecord(2, "pruned", found, 30.0, 2, "why not"),
+        TrialRecord(3, "failed", found, None, 0, "why not"),
+        TrialRecord(4, "running", found, None, 0),
     ]
 
 

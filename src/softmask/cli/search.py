@@ -86,7 +86,7 @@ def _work(search: Search) -> None:
     epochs = plan.config({}).training.epochs
 
     def display(number: int) -> Progress:
-        return Progress(f"trial {number + 1}/{plan.total()} of {plan.method} on {plan.sequence}", tasks, epochs)
+        return Progress(f"trial {number}/{plan.total()} of {plan.method} on {plan.sequence}", tasks, epochs)
 
     search.work(told=tell_trial, display=display)
 
@@ -109,7 +109,7 @@ def tell_trial(trial: TrialRecord) -> None:
 
     value = "" if trial.value is None else f" {trial.value:.2f}"
     reason = f" ({trial.reason})" if trial.reason else ""
-    tell(f"trial {trial.number + 1}: {trial.state}{value}{reason}; {in_words(trial.found)}")
+    tell(f"trial {trial.number}: {trial.state}{value}{reason}; {in_words(trial.found)}")
 
 
 def _show(trials: list[TrialRecord], found: FoundSettings, written: Path, drawn: Path, as_json: bool) -> None:
@@ -117,7 +117,7 @@ def _show(trials: list[TrialRecord], found: FoundSettings, written: Path, drawn:
 
     story: dict[str, Any] = found.found
     if as_json:
-        listed = [{**asdict(trial), "number": trial.number + 1} for trial in trials]
+        listed = [asdict(trial) for trial in trials]
         told = {"settings_file": str(written), "figure": str(drawn), "trials": listed}
         out.print_json(json.dumps({**asdict(found), **told}))
         return

@@ -44,5 +44,5 @@ def draw_history(trials: list[TrialRecord], title: str, file: Path) -> None:
 
 
 def _points(trials: list[TrialRecord], state: str) -> tuple[list[int], list[float]]:
-    shown = [(trial.number + 1, trial.value) for trial in trials if trial.state == state and trial.value is not None]
+    shown = [(trial.number, trial.value) for trial in trials if trial.state == state and trial.value is not None]
     return [number for number, _ in shown], [value for _, value in shown]

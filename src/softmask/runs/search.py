@@ -44,7 +44,7 @@ TASKS_BEFORE_JUDGING = 2
 CLEARLY = 1.0
 SECONDS_BETWEEN_LOOKS = 1.0
 EVEN_TRIALS = 10  # so many would TPE draw at random
-DEFAULTS = 0
+DEFAULTS = 1
 """The number of the trial that has the default settings."""
 
 Told = Callable[[TrialRecord], None]
@@ -92,7 +92,7 @@ class Search:
         while (taken := self._take(study)) is not None:
             trial, lease = taken
             with lease:
-                with nullcontext() if display is None else display(trial.number) as watch:
+                with nullcontext() if display is None else display(1 + trial.number) as watch:
                     self._perform(study, trial, watch)
                 if told is not None:
                     told(TrialRecord.of(study.get_trials(deepcopy=False)[trial.number]))
@@ -224,7 +224,7 @@ def found_settings(search: Search, trials: list[TrialRecord]) -> FoundSettings:
     story = {
         "objective": OBJECTIVE,
         "value": best.value,
-        "trial": best.number + 1,  # as it is told
+        "trial": best.number,
         "defaults": defaults,
         "trials": len(trials),
         **{state: states.count(state) for state in ("complete", "pruned", "failed")},

@@ -38,6 +38,7 @@ class TrialRecord:
     """One trial, without Optuna around it."""
 
     number: int
+    """Counted from 1, as it is told; Optuna counts from 0."""
     state: Ended
     found: dict[str, Any]
     value: float | None
@@ -54,7 +55,7 @@ class TrialRecord:
         if value is None and reached:
             value = reached[max(reached)]
         reason = trial.user_attrs.get("reason")
-        return cls(trial.number, STATES[trial.state], dict(trial.params), value, len(reached), reason)
+        return cls(1 + trial.number, STATES[trial.state], dict(trial.params), value, len(reached), reason)
 
 
 def open_study(address: str, name: str) -> optuna.Study:
