@@ -42,6 +42,15 @@ def test_never_improving_again_takes_36_epochs(scripted) -> None:
     assert levels == [(0.25, 6), (0.08333, 5), (0.02778, 5), (0.00926, 5), (0.00309, 5), (0.00103, 5), (0.001, 5)]
 
 
+@pytest.mark.parametrize("lr", [8e-5, 1e-5, 1e-8])
+def test_so_it_does_at_any_rate(scripted, lr: float) -> None:
+    """The last cut is small: a schedule that passes it over never reaches the floor, and training never stops."""
+    scripted(itertools.chain([1.0], itertools.repeat(2.0)))
+    seen = rates(Fit(tiny_method(), tiny_task(), scaled(PAPER, lr)))
+    assert len(seen) == 36
+    assert seen[-1] == pytest.approx(lr / 250)
+
+
 def test_weights_of_the_best_epoch_are_restored(scripted) -> None:
     scripted(itertools.chain([1.0], itertools.repeat(2.0)))
     method = tiny_method()
@@ -89,6 +98,25 @@ def test_a_loss_that_is_not_finite_goes_back_to_the_best(scripted, bad: float) -
     assert torch.equal(method.heads[0].weight, best)
     fit.run(1)
     assert fit.best_loss == 0.5
+
+
+class WithAdam(TinyMethod):
+    def make_optimizer(self, lr: float):
+        return torch.optim.Adam(self.parameters(), lr)
+
+
+def test_moments_that_saw_what_is_not_finite_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the weights would be restored and spoiled again by the next step, for ever."""
+    method = WithAdam(tiny_method().problem)
+    fit = Fit(method, tiny_task(), PAPER)
+    fit.run(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(method, "loss", lambda step: math.nan * TinyMethod.loss(method, step))
+        fit.run(1)
+    assert math.isnan(fit.last["train_loss"])
+    fit.run(1)
+    assert math.isfinite(fit.last["train_loss"])
+    assert math.isfinite(fit.last["val_loss"])
 
 
 def test_never_finite_is_diverged(scripted) -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from softmask.learning.evaluation import accuracy, evaluating, validate
+from softmask.learning.fit import DivergedError
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.seeds import Seeds, derive
 from softmask.learning.task import Batches
@@ -72,6 +73,17 @@ def test_end_of_task_runs_in_eval_mode_on_the_best_weights_and_leaves_no_gradien
     assert seen[0][0] is False
     assert all(parameter.grad is None for parameter in method.parameters())
     assert [facts["facts"] for kind, facts in journal.events if kind == "task"] == [{"fact": 1}]
+
+
+def test_a_task_end_that_meets_what_is_not_finite_is_diverged() -> None:
+    """Not an error of the program: a search gives such a trial up, and a grid says why."""
+
+    class Overflowing(TinyMethod):
+        def end_task(self, task):
+            raise FloatingPointError("the gradient of 'fc1' is not finite")
+
+    with pytest.raises(DivergedError, match="tiny 0 diverged: the gradient of 'fc1' is not finite"):
+        learn_sequence(Overflowing(tiny_method().problem), [tiny_task()], SHORT, Memory(), tests=None)
 
 
 def test_accuracy_counts_right_answers_and_restores_modes() -> None:

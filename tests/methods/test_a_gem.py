@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from softmask.learning.method import Step
+from softmask.learning.parts.memory import Memory
 from softmask.learning.task import Batches, Normalisation
 from softmask.methods.a_gem import AGEM, project
 from tests.learning.parts.toys import random_problem, random_task, toy_problem
@@ -107,6 +108,30 @@ def test_draws_are_without_replacement_and_from_past_tasks_only() -> None:
     assert set(tasks.tolist()) <= {0, 1}
     other = method.memory.draw(10, torch.Generator().manual_seed(2))[0]
     assert not torch.equal(images, other)
+
+
+def test_a_draw_is_uniform_over_samples_not_over_tasks() -> None:
+    """Ten samples of the first task, two of the second: a draw by task would take as many of each."""
+    method = with_memory(done=0, per_class=5)
+    method.memory.add(shaped(0))
+    method.memory.add(shaped(1, count=2))
+    assert method.memory.tasks[: len(method.memory)].bincount().tolist() == [10, 2]
+    drawn = [method.memory.draw(4, torch.Generator().manual_seed(seed))[2] for seed in range(500)]
+    assert torch.cat(drawn).double().mean().item() == pytest.approx(2 / 12, abs=0.03)
+
+
+def test_memory_and_reference_batch_are_the_authors() -> None:
+    """13 of each class; 256 of all are drawn for a step."""
+    assert AGEM.Settings() == AGEM.Settings(per_class=13, reference_batch=256)
+    method = AGEM(random_problem(tasks=12))
+    for index in range(11):
+        method.end_task(shaped(index, count=40))
+    assert len(method.memory) == 11 * 2 * 13
+    assert method.memory.tasks[: 11 * 26].bincount().tolist() == [26] * 11
+    seen = []
+    method.memory.draw = lambda size, generator: seen.append(size) or Memory.draw(method.memory, size, generator)
+    flat(method).reference_gradients(list(method.parameters()), task=11)
+    assert seen == [256]
 
 
 def test_reference_is_the_mean_over_samples_on_their_own_heads() -> None:

@@ -67,17 +67,28 @@ def test_one_stage_with_all_samples_in_batches_of_its_own_size() -> None:
     counts = task.train.y[:, 0].bincount().tolist()
     assert counts == [12, 8]
     x, y = random_task(1, count=8).train.x, random_task(1, count=8).train.y
-    ours = task.train.labels[:, 0] == 1
-    assert torch.equal(task.train.images[ours], x)
-    assert torch.equal(task.train.labels[ours, 1], y)
+    labels = task.train.labels[:, 1].tolist()
+    found = dict(zip([tuple(image.tolist()) for image in task.train.images], labels, strict=True))
+    assert [found[tuple(image.tolist())] for image in x] == y.tolist()
 
 
-def test_batches_mix_the_tasks_though_the_training_does_not_shuffle() -> None:
-    _, task = method_and_task()
+def test_the_union_is_mixed_once_and_reshuffled_only_if_the_training_is() -> None:
+    """One setting for every method: the paper's code goes through the same batches in every epoch."""
+    method, task = method_and_task()
     assert not TRAINING.shuffle
     first, second = (list(task.train) for _ in range(2))
     assert any(0 < y[:, 0].sum() < len(y) for _, y in first)
-    assert not torch.equal(torch.cat([y for _, y in first]), torch.cat([y for _, y in second]))
+    assert torch.equal(torch.cat([y for _, y in first]), torch.cat([y for _, y in second]))
+    (shuffling,) = method.stages([random_task(0), random_task(1, count=8)], replace(TRAINING, shuffle=True))
+    first, second = (torch.cat([y for _, y in shuffling.train]) for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_a_batch_of_both_presets_has_640_images() -> None:
+    method = MTL(random_problem(tasks=2))
+    for preset in ("paper", "short"):
+        (task,) = method.stages([random_task(0), random_task(1)], PRESETS[preset])
+        assert task.train.size == 640
 
 
 def test_epochs_over_the_union_are_its_own() -> None:

@@ -103,6 +103,18 @@ def test_blocked_entries_stay_to_the_bit() -> None:
     assert not torch.equal(after[1:], before[1:])
 
 
+def test_only_gradients_of_heads_are_clipped_and_all_heads_together() -> None:
+    """At a joint norm of 10000; the backbone's are left alone, however large."""
+    method = with_importance()
+    for parameter in method.parameters():
+        parameter.grad = torch.full_like(parameter, 1e5)
+    method.clip_gradients()
+    assert all((parameter.grad == 1e5).all() for parameter in method.backbone.parameters())
+    joint = torch.cat([parameter.grad.flatten() for parameter in method.heads.parameters()])
+    assert joint.norm().item() == pytest.approx(1e4, rel=1e-4)
+    assert joint.min() == joint.max(), "one factor for all heads"
+
+
 def test_importance_never_decreases_and_lies_in_range() -> None:
     config = make_config("spg", "D-5", preset="short", tasks=3, changes=SMALL)
     sequence = load(config, None)

@@ -163,6 +163,12 @@ def test_every_weight_has_noise_of_its_own_with_the_deviation_of_its_unit() -> N
     torch.testing.assert_close(rho.grad, torch.sigmoid(rho.detach()) * noise.sum(1, keepdim=True), rtol=1e-3, atol=1e-3)
 
 
+def test_noise_is_drawn_once_for_a_batch_not_for_each_sample() -> None:
+    method = UCL(toy_problem([nn.Linear(6, 20)], [nn.Linear(20, 2)]))
+    rows = method.train().features(torch.randn(1, 6).expand(5, 6), task=0)
+    torch.testing.assert_close(rows, rows[:1].expand(5, 20))
+
+
 def test_the_loss_is_the_mean_cross_entropy_and_the_regulariser() -> None:
     """The cross-entropy is a mean already: it is not divided by the batch once more."""
     method, (task, _) = built("ucl", drop1=0.0, drop2=0.0)

@@ -78,6 +78,7 @@ class Fit:
         self.last = {"lr": lr, "train_loss": train_loss, "val_loss": loss, "val_accuracy": accuracy}
         if not (math.isfinite(train_loss) and math.isfinite(loss)):
             self.learner.restore(self.best)  # and go on: the falling rate may still save the task
+            self.optimizer.state.clear()  # moments, as Adam's, that saw what is not finite would spoil all to come
             loss = math.inf
         if loss < self.best_loss:
             self.best_loss, self.best_epoch, self.best = loss, self.epoch, self.learner.snapshot()
@@ -124,7 +125,11 @@ class Fit:
         # A group with a rate of its own keeps its distance to the first all the way down.
         floors = [self.training.lr_min * (group["lr"] / self.training.lr) for group in self.optimizer.param_groups]
         return ReduceLROnPlateau(
-            self.optimizer, factor=1 / self.training.lr_factor, patience=self.training.patience - 1, min_lr=floors
+            self.optimizer,
+            factor=1 / self.training.lr_factor,
+            patience=self.training.patience - 1,
+            min_lr=floors,
+            eps=0.0,  # else a small rate never reaches its floor, and training never stops early
         )
 
     def state_dict(self) -> State:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from softmask.learning.evaluation import accuracy
-from softmask.learning.fit import Fit, Fitter, State
+from softmask.learning.fit import DivergedError, Fit, Fitter, State
 from softmask.learning.memory_use import peak_memory
 from softmask.learning.method import Method
 from softmask.learning.seeds import derive
@@ -91,7 +91,7 @@ def _learn_stage(
     method.learn(task, fitter)
     learned = time.monotonic()
     method.eval()
-    facts = method.end_task(task) or {}
+    facts = _end_task(method, task)
     method.zero_grad(set_to_none=True)
     journal.event(
         "task",
@@ -105,6 +105,13 @@ def _learn_stage(
         peak_memory=peak_memory(),
         facts=facts,
     )
+
+
+def _end_task(method: Method, task: Task) -> dict[str, Any]:
+    try:
+        return method.end_task(task) or {}
+    except FloatingPointError as error:  # finite losses, but a gradient that is not
+        raise DivergedError(f"training on {task.name} diverged: {error}") from error
 
 
 def _measure(

@@ -35,7 +35,8 @@ class EWCGI(EWC):
         __pydantic_config__ = {"extra": "forbid"}
 
         strength: float = search(1.0, low=1e-4, high=8.0, log=True)
-        """Of the penalty. Up to the largest that is stable at a learning rate of 0.25 with an importance of 1."""
+        """Of the penalty. The range ends with the largest that is stable at a learning rate of 0.25 with an importance
+        of 1; the default leaves a factor of eight, for rates that are higher."""
         importance_dropout: bool = True
         """Whether dropout is on while importance is measured, as in SPG."""
         penalty_in_validation: bool = True

@@ -5,7 +5,7 @@ learned one after the other. Source: Konishi et al., ICML 2023.
 Remembers between tasks: there is only one stage, which needs the data of all tasks at the same time.
 Equations: the loss of a batch is the mean over its samples of the cross-entropy on the sample's own head; a batch has
 640 images. One result, without forward or backward transfer.
-Departures: the union is shuffled whatever the training says, since its order by task would ruin SGD.
+The union is mixed once, since its order by task would ruin SGD; in each epoch anew only if the training shuffles.
 Cost: per image that of plain training; the number of epochs over the union is `training.joint_epochs`.
 """
 
@@ -44,7 +44,8 @@ class MTL(Method):
     def stages(self, tasks: Sequence[Task], training: Training) -> Sequence[Task]:
         merged = joined(tasks)
         seed = derive(self.problem.seeds.batches, merged.name)
-        return [merged.batched(training.joint_batch, shuffle=True, seed=seed)]
+        mixed = replace(merged, train=shuffled_once(merged.train, seed))
+        return [mixed.batched(training.joint_batch, shuffle=training.shuffle, seed=seed)]
 
     def adapted(self, training: Training) -> Training:
         return replace(super().adapted(training), epochs=training.joint_epochs or training.epochs)
@@ -73,6 +74,12 @@ def joined(tasks: Sequence[Task]) -> Task:
         train=_union(tasks, lambda task: task.train),
         val=_union(tasks, lambda task: task.val),
     )
+
+
+def shuffled_once(batches: Batches, seed: int) -> Batches:
+    order = torch.randperm(batches.count, generator=torch.Generator().manual_seed(seed))
+    images, labels = batches.images[order], batches.labels[order]
+    return Batches(images, labels, batches.size, normalise=batches.normalise, device=batches.device)
 
 
 def _union(tasks: Sequence[Task], part: Callable[[Task], Batches]) -> Batches:

@@ -43,7 +43,7 @@ class SI(Anchored):
         """Keeps the importance of a parameter that hardly moved finite. The authors use 0.1 and 0.001, the latter with
         Adam: at a rate of 0.25, plain SGD cannot follow the springs that it makes of a few parameters."""
         penalty_in_validation: bool = True
-        """Whether the best epoch is chosen with the penalty or by cross-entropy alone."""
+        """Whether the best epoch is chosen with the penalty, as in EWC, or by cross-entropy alone."""
 
         def __post_init__(self) -> None:
             require_not_negative(self, "strength")

@@ -31,9 +31,11 @@ class SPGHard(SPG):
     @dataclass(frozen=True)
     class Settings(SPG.Settings):
         threshold: float = search(0.6, choices=(0.2, 0.4, 0.6, 0.8))
-        """Importance above it blocks a parameter. The paper tries these four; the default is ours."""
+        """Importance above it blocks a parameter. The paper tries these four; the default is ours, the upper of the two
+        in the middle: where most lies above the threshold, little is left to learn with."""
         head_factor: Literal["binary", "soft"] = "binary"
-        """Of what the head's factor is one minus the average: of the hard mask, or of the importance behind it."""
+        """Of what the head's factor is one minus the average: of the hard mask, since that is what acts on the
+        backbone, or of the importance behind it. The paper does not say."""
 
     def make_mask(self) -> SoftMask:
         return SoftMask(self.backbone, threshold=self.settings.threshold)

@@ -133,7 +133,7 @@ class _Plan:
 
     def _kept_growth(self, early: Rehearsal) -> int:
         """Bytes that the last checkpoint has more. Often there is room for all tasks from the start: it was weighed."""
-        if not self.cost.kept_copies:
+        if not self.cost.kept_copies and len(self.stages) > 1:
             return 0
         return max(0, int(self.network + self.cost.kept_copies * self.copy) - early.kept_bytes)
 
