@@ -66,7 +66,8 @@ def test_dry_run_tells_and_writes_nothing(tmp_path: Path) -> None:
     assert told.code == 0
     assert "spg on D-5: 3 missing" in told.out
     assert "cells   6: 6 missing" in told.out
-    assert {line.split()[0] for line in told.out.splitlines()[-4:]} == {"cells", "time", "memory", "disk"}
+    assert [line.split()[0] for line in told.out.splitlines()[-5:]] == ["cells", "time", "memory", "disk", "note"]
+    assert told.out.splitlines()[-1] == "note    spg: task ends grow with the number of heads"
     assert not store.exists()
     grid(store, "--methods", "ncl", "--seeds", "2")
     plain = grid(store, "--methods", "ncl,spg", "--seeds", "1-3", "--dry-run", "--json").json()

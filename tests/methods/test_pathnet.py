@@ -87,6 +87,7 @@ def test_generations_fit_the_training() -> None:
     assert method.rounds(Training(epochs=1)) == (1, 1)
     assert method.adapted(PRESETS["short"]).epochs == 5  # the cosine of each path ends with its last epoch
     assert method.adapted(PRESETS["short"]).lr == 0.05
+    assert method.adapted(PRESETS["paper"]).lr_min == 1e-3  # the common floor, not one in proportion
 
 
 def test_the_path_is_that_of_the_best_epoch_of_all() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from softmask.learning.catalogue import METHODS
+from softmask.learning.problem import Problem
 from softmask.runs import forecast as forecasts
 from softmask.runs.forecast import forecast
 from softmask.runs.rehearsal import Rehearsal, rehearse, total_looks
@@ -45,7 +46,8 @@ def test_a_rehearsal_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     config = tiny_config()
     (found,) = rehearse(config, load(config, None))
     assert list(tmp_path.iterdir()) == []
-    assert min(found.image, found.look, found.event, found.saving) > 0
+    assert min(found.event, found.saving) > 0
+    assert found.image + found.look > 0, "each is a difference, which on a busy machine may be nothing"
 
 
 def test_what_grows_is_rehearsed_later_too() -> None:
@@ -110,6 +112,15 @@ def test_what_gets_cheaper_is_foretold_so(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(forecasts, "rehearse", lambda *_, found=rehearsals, **__: found)
         seconds.append(forecast(config, sequence).seconds)
     assert seconds[1] < seconds[0]
+
+
+def test_steps_of_all_candidates_are_counted() -> None:
+    """PathNet trains two paths a task, each for half of the epochs here."""
+    config = tiny_config("pathnet", changes={"epochs": 10})
+    expected = forecast(config, load(config, None))
+    done = METHODS.load("pathnet").cost(Problem((1, 8, 8), (2, 2)))
+    assert done.fits == 2
+    assert expected.steps == 2 * 5 * sum(-(-task.train.count // 64) for task in load(config, None).tasks)
 
 
 def test_images_that_will_be_looked_at_are_counted() -> None:

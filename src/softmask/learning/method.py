@@ -60,6 +60,8 @@ class Cost:
 
     step: float = 1.0
     """Time of a training step, the mean over the tasks."""
+    fits: int = 1
+    """How often a task is trained: several candidates, each with its own steps."""
     task_end_passes: float = 0.0
     """Passes over the training data at task ends, summed over the sequence; a pass costs a training epoch."""
     kept_copies: float = 0.0

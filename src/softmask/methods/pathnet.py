@@ -104,7 +104,9 @@ class PathNet(Method):
 
     def adapted(self, training: Training) -> Training:
         generations, epochs = self.rounds(training)
-        return replace(super().adapted(training), epochs=generations * epochs)
+        own = super().adapted(training)
+        # The lowest rate is the common one: a rate that starts lower has a shorter way down.
+        return replace(own, epochs=generations * epochs, lr_min=min(training.lr_min, own.lr))
 
     def learn(self, task: Task, fit: Fitter) -> None:
         """The tournament. All that a resumed one must know is in the notes and in the two Fits."""
@@ -163,4 +165,4 @@ class PathNet(Method):
         taken = cls.Settings.active / cls.Settings.modules
         # What earlier paths took is only looked through, a third of a step.
         free = sum((1 - taken) ** task for task in range(problem.num_tasks)) / problem.num_tasks
-        return Cost(step=0.4 * (1 + 2 * free) / 3, note="two paths a task: up to twice the epochs")
+        return Cost(step=0.4 * (1 + 2 * free) / 3, fits=CANDIDATES, note="two paths a task: up to twice the epochs")

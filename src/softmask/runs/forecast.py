@@ -86,7 +86,7 @@ class _Plan:
 
     @property
     def steps(self) -> int:
-        return self.epochs * sum(len(stage.train) for stage in self.stages)
+        return self.epochs * self.cost.fits * sum(len(stage.train) for stage in self.stages)
 
     @property
     def grows(self) -> bool:
@@ -150,7 +150,7 @@ class _Plan:
     def by_formula(self) -> Forecast:
         """Where a rehearsal would take too much itself: plain training is timed, the method's costs do the rest."""
         cost, sequence = self.cost, self.sequence
-        passes = self.epochs * cost.step + cost.task_end_passes / len(sequence.tasks)
+        passes = self.epochs * cost.fits * cost.step + cost.task_end_passes / len(sequence.tasks)
         trained = passes * sum(stage.train.count for stage in self.stages)
         images = sum(task.train.images.nbytes + task.val.images.nbytes for task in sequence.tasks)
         images += sum(test.images.nbytes for test in sequence.tests)

@@ -34,6 +34,8 @@ class GridForecast:
     """That will be taken in addition."""
     unknown: dict[str, str]
     """Sequences about which nothing can be told, and why."""
+    notes: dict[str, str]
+    """What grows with the number of tasks, by method."""
 
     def lines(self) -> list[str]:
         """One for each method and sequence, then the sums."""
@@ -48,6 +50,7 @@ class GridForecast:
             f"time    {hours} h {minutes} min for what is not finished, {self.jobs} at a time on machines like this",
             f"memory  {self.memory_bytes / MIB:,.0f} MiB",
             f"disk    {self.disk_bytes / MIB:,.0f} MiB in addition",
+            *(f"note    {method}: {note}" for method, note in self.notes.items()),
             *(f"note    nothing can be told of {sequence}: {reason}" for sequence, reason in self.unknown.items()),
         ]
 
@@ -63,6 +66,7 @@ def forecast_grid(
     known: dict[str, Forecast] = {}
     sequences: dict[tuple[str, int | None], TaskSequence] = {}
     unknown: dict[str, str] = {}
+    notes: dict[str, str] = {}
     expected: list[tuple[Forecast, float]] = []
     for cell in cells:
         config = cell.config
@@ -79,6 +83,8 @@ def forecast_grid(
         except SoftmaskError as error:
             unknown[config.sequence] = str(error)
             continue
+        if known[key].note:
+            notes[config.method] = known[key].note
         expected.append((known[key], _rest(config, store)))
     kept = [each.kept_bytes if keep == "last" else each.all_kept_bytes for each, _ in expected]
     largest = sorted((each.memory_bytes for each, _ in expected), reverse=True)[:jobs]
@@ -90,6 +96,7 @@ def forecast_grid(
         memory_bytes=sum(largest),
         disk_bytes=sum(kept) + sum(working),
         unknown=unknown,
+        notes=notes,
     )
 
 

@@ -23,7 +23,7 @@ from softmask.runs.store import RunWriter, Store
 TRAINING_BATCHES, MORE_BATCHES, OTHER_IMAGES = 4, 16, 64
 SECONDS, REPEATS = 2.0, 6
 # So many tasks; then, where the method grows dearer, as many as can be done in a while: more where they are quick.
-EARLY, LATER, LATER_IF_QUICK = 2, 5, 12
+EARLY, LATER, LATER_IF_QUICK = 2, 5, 8
 # A validation image is only looked at; a training image is looked at, traced back and learned from.
 FORWARD = 1 / 3
 
@@ -91,7 +91,7 @@ class _Watched:
 
 
 def rehearse(config: RunConfig, sequence: TaskSequence, *, grows: bool = False, at_least: int = 1) -> list[Rehearsal]:
-    """Of the beginning: the median of several where one is over in a moment. Then, if the method `grows`, once later.
+    """Of the beginning, several times where one is over in a moment. Then, if the method `grows`, of a later part.
 
     What a rehearsal takes varies, and the first warms up.
     """
@@ -100,12 +100,15 @@ def rehearse(config: RunConfig, sequence: TaskSequence, *, grows: bool = False, 
     while len(found) < at_least or (len(found) < REPEATS and time.perf_counter() - start < SECONDS):
         # More batches where there is time: what a task's end costs once, however many images, is then not overrated.
         found.append(_rehearsed(config, sequence, EARLY, MORE_BATCHES if found else TRAINING_BATCHES))
-    quick, warm = len(found) > at_least, found[1:] or found
-    early = Rehearsal(**{one.name: median_low(getattr(each, one.name) for each in warm) for one in fields(Rehearsal)})
+    quick, early = len(found) > at_least, _middle(found[1:] or found)
     if not grows or len(sequence.tasks) <= EARLY:
         return [early]
-    tasks, batches = (LATER_IF_QUICK, MORE_BATCHES) if quick else (LATER, TRAINING_BATCHES)
-    return [early, _rehearsed(config, sequence, tasks, batches)]
+    tasks, batches, times = (LATER_IF_QUICK, MORE_BATCHES, 3) if quick else (LATER, TRAINING_BATCHES, 1)
+    return [early, _middle([_rehearsed(config, sequence, tasks, batches) for _ in range(times)])]
+
+
+def _middle(found: Sequence[Rehearsal]) -> Rehearsal:
+    return Rehearsal(**{one.name: median_low(getattr(each, one.name) for each in found) for one in fields(Rehearsal)})
 
 
 def _rehearsed(config: RunConfig, sequence: TaskSequence, count: int, batches: int) -> Rehearsal:

@@ -19,6 +19,8 @@ LARGEST_JUMP = 2
 PAPER_MODULES = 16
 PAPER_WIDTHS = {(10, 10): 0.250, (20, 5): 0.255, (10, 20): 0.252, (20, 10): 0.250, (100, 10): 0.275}
 PAPER_WIDTHS |= {(10, 2): 0.249, (20, 2): 0.248, (10, 62): 0.269, (20, 62): 0.279}
+COLOUR = (3, 32, 32)
+PAPER_SHAPES = {62: (1, 28, 28)}  # handwriting; all others are in colour
 WIDTHS = tuple(step / 1000 for step in range(1, 1001))
 
 
@@ -38,6 +40,7 @@ def mutated(path: Path, modules: int, draws: torch.Generator) -> Path:
 def module_width(problem: Problem, modules: int) -> float:
     """What gives the paper's size where it has the problem, else what fits into the size of the plain network."""
     fitted = PAPER_WIDTHS.get((problem.num_tasks, problem.classes[0]))
-    if fitted is not None and modules == PAPER_MODULES and len(set(problem.classes)) == 1:
+    same_shape = problem.input_shape == PAPER_SHAPES.get(problem.classes[0], COLOUR) and problem.network.width == 1
+    if fitted is not None and modules == PAPER_MODULES and len(set(problem.classes)) == 1 and same_shape:
         return fitted
     return widest(problem, WIDTHS, partial(modular_parameters, modules=modules))
