@@ -38,7 +38,5 @@ def test_width_of_modules() -> None:
     assert module_width(grey, 16) > 0.25, "the paper's width is that of colour pictures"
     narrow = Problem((3, 32, 32), (10,) * 10, Network(width=1 / 4))
     assert module_width(narrow, 16) > 0.25, "what is rounded down counts for more in a narrow network"
-        "heads take a larger part of a narrow network, and narrower modules smaller ones"
-    )
     other = Problem((1, 28, 28), (2,) * 5, Network(width=1 / 4))
     assert 0.2 < module_width(other, 16) < 0.3
