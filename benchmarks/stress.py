@@ -58,11 +58,18 @@ def stress_config(method: str, tasks: int | None = None) -> RunConfig:
     return make_config(method, NAME, preset="short", tasks=tasks, changes=changes)
 
 
-def one_method(method: str, tasks: int, folder: Path) -> dict[str, Any]:
-    """In a process of its own: what was foretold and what it took."""
+def foretold(method: str, tasks: int) -> dict[str, float]:
+    """In a process of its own, as `--dry-run` is: what it leaves in memory is no part of the run."""
     torch.set_num_threads(1)
     config = stress_config(method, tasks)
     expected = forecast(config, load(config, None))
+    return {"seconds": expected.seconds, "memory": expected.memory_bytes, "disk": expected.disk_bytes}
+
+
+def taken(method: str, tasks: int, folder: Path) -> dict[str, Any]:
+    """In a process of its own: what the run took."""
+    torch.set_num_threads(1)
+    config = stress_config(method, tasks)
     start, grown = 0.0, Growth()
 
     def weigh(event: dict[str, Any]) -> None:
@@ -75,10 +82,9 @@ def one_method(method: str, tasks: int, folder: Path) -> dict[str, Any]:
     with weighed_when_saved(grown, folder):
         done = run(config, Store(folder), listeners=[weigh])
     return {
-        "method": method,
-        "seconds": (expected.seconds, time.perf_counter() - start),
-        "memory": (expected.memory_bytes, peak_memory()),
-        "disk": (expected.disk_bytes, grown.disk_peak),
+        "seconds": time.perf_counter() - start,
+        "memory": peak_memory(),
+        "disk": grown.disk_peak,
         "by_task": {"seconds": grown.seconds, "memory": grown.memory, "disk": grown.disk},
         "finite": finite(done),
     }
@@ -175,10 +181,17 @@ def row(each: dict[str, Any]) -> tuple[Any, ...]:
     return (each["method"], *cells, growth(each), finite_losses, "held" if held else "MISSED")
 
 
-def in_a_process(method: str, tasks: int) -> dict[str, Any]:
+def one_method(method: str, tasks: int) -> dict[str, Any]:
+    """What was foretold, and what it took."""
+    expected = in_a_process("foretold", method, str(tasks))
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.stress", "one", method, str(tasks), folder]
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found = in_a_process("taken", method, str(tasks), folder)
+    return {"method": method, **found, **{what: (told, found[what]) for what, told in expected.items()}}
+
+
+def in_a_process(*words: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.stress", *words]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return dict(json.loads(told.splitlines()[-1]))
 
 
@@ -203,13 +216,16 @@ def publish(found: list[dict[str, Any]]) -> None:
 def main(*wanted: str) -> None:
     """All methods, or those that are named. Each is published at once; of the others stays what was measured before."""
     for method in wanted or [name for name in METHODS.names() if name not in LEFT_OUT]:
-        new = {method: in_a_process(method, TASKS)}
+        new = {method: one_method(method, TASKS)}
         known = measured_before() | new  # read again: another process may have measured others
         publish([known[name] for name in METHODS.names() if name in known])
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["one"]:
-        print(json.dumps(one_method(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))))
-    else:
-        main(*sys.argv[1:])
+    match sys.argv[1:]:
+        case ["foretold", method, tasks]:
+            print(json.dumps(foretold(method, int(tasks))))
+        case ["taken", method, tasks, folder]:
+            print(json.dumps(taken(method, int(tasks), Path(folder))))
+        case wanted:
+            main(*wanted)

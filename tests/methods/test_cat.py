@@ -197,3 +197,18 @@ def test_cost_says_that_it_grows_with_the_square() -> None:
     assert "square" in costs[0].note
     ratios = [after.step * 2 / before.step for before, after in pairwise(costs)]  # for all tasks
     assert all(ratio > 2.4 for ratio in ratios)
+
+
+def test_a_network_that_is_thrown_away_does_not_end_the_run_when_it_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start is what it knows."""
+    monkeypatch.setattr("softmask.learning.fit.validate", lambda learner, task: (float("nan"), 0.0))
+    method = made(CAT)
+    method.begin_task(tasks[1])
+    tried = method.try_earlier_tasks(tasks[1], Fitter(method, tasks[1], TRAINING))
+    assert 0 <= tried["reference"] <= 1
+    assert 0 <= tried["readouts"][0] <= 1
+
+
+def test_soft_gates_are_refused() -> None:
+    with pytest.raises(ValueError, match="hard gates"):
+        CAT.Settings(gates="soft")

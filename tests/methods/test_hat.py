@@ -200,3 +200,37 @@ def test_grey_pictures_of_another_size() -> None:
     assert isinstance(method.backbone.fc1.layer, nn.Linear)
     assert method.backbone.fc1.layer.in_features == 4 * method.backbone.widths[2]
     assert logits(method, sequence.tasks[0]).shape[1] == 2
+
+
+def test_soft_gates_are_those_of_the_authors() -> None:
+    """Outside training sigmoid(s_max e), kept as a running maximum; a gradient keeps one minus the smaller gate."""
+    method = made(HAT, gates="soft", steepness=100.0)
+    expected = torch.sigmoid(100 * method.embeddings[0].detach())
+    torch.testing.assert_close(method.gates(0).detach(), expected)
+    learn_all(method, tasks[:2])
+    both = torch.stack([torch.sigmoid(100 * method.embeddings[task].detach()) for task in range(2)])
+    torch.testing.assert_close(method.used, both.max(0).values)
+    method.begin_task(tasks[2])
+    conv1, conv2, *_ = method.by_layer(method.used)
+    for parameter in method.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    method.after_backward(Step(tasks[2], torch.empty(0), torch.empty(0)))
+    smaller = torch.minimum(conv2[:, None], conv1[None, :])
+    wanted = (1 - smaller)[:, :, None, None].expand_as(method.backbone.conv2.layer.weight)
+    torch.testing.assert_close(method.backbone.conv2.layer.weight.grad, wanted)
+    torch.testing.assert_close(method.backbone.conv2.layer.bias.grad, 1 - conv2)
+
+
+def test_soft_gates_leak_and_count_as_blocked_only_where_they_are_exactly_one() -> None:
+    """Of a gate of 0.999 a thousandth of the gradient gets through: that is why hard gates are the default."""
+    method = made(HAT, gates="soft")
+    with torch.no_grad():
+        method.embeddings[0].fill_(6.9 / 400)  # a gate of 0.999
+    facts = method.end_task(tasks[0])
+    assert facts["blocked"]["whole network"] == 0.0
+    method.begin_task(tasks[1])
+    assert all(0 < share.max() < 0.002 for share in method.free_weights.values())
+    with torch.no_grad():
+        method.embeddings[0].fill_(1.0)
+    assert method.end_task(tasks[0])["blocked"]["whole network"] == 1.0
+    assert forgets(made(HAT, gates="soft", steepness=25.0), tasks[:2])

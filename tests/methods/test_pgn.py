@@ -6,7 +6,7 @@ import torch
 from softmask.learning.problem import Network, Problem
 from softmask.methods.ncl import NCL
 from softmask.methods.pgn import PGN
-from tests.methods.isolation import learn_all, logits, made, random_task, small_problem
+from tests.methods.isolation import forgets, learn_all, logits, made, random_task, small_problem
 
 tasks = [random_task(index) for index in range(3)]
 
@@ -86,3 +86,19 @@ def test_spent_share_is_that_of_the_columns_so_far() -> None:
     ]
     for index, fact in enumerate(facts):
         assert fact["blocked"]["whole network"] == pytest.approx(sum(sizes[: index + 1]) / sum(sizes))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layer", ["conv2", "conv3", "fc1", "fc2", "head"])
+def test_as_released_only_the_present_columns_adapters_act_and_not_the_heads(layer: str) -> None:
+    method = made(PGN, small_problem(width=1 / 4), adapter_scale=1.0, adapters="released")
+    for column in (1, 2):
+        before = logits(method, tasks[2])
+        method.adapters[column][layer].reduce.weight.add_(0.5)
+        assert torch.equal(logits(method, tasks[2]), before) == (layer == "head" or column == 1)
+
+
+def test_as_released_the_sizes_are_the_same_and_nothing_is_forgotten() -> None:
+    ours, theirs = made(PGN), made(PGN, adapters="released")
+    assert [p.shape for p in ours.parameters()] == [p.shape for p in theirs.parameters()]
+    assert not forgets(theirs, tasks)

@@ -15,7 +15,7 @@ from softmask.methods.supsup import SupSup
 from softmask.runs.config import make_config
 from softmask.runs.run import build, load
 from softmask.testing import Memory
-from tests.methods.isolation import learn, learn_all, logits, made, random_task, small_problem
+from tests.methods.isolation import forgets, learn, learn_all, logits, made, random_task, small_problem
 
 tasks = [random_task(index) for index in range(3)]
 
@@ -112,3 +112,22 @@ def test_rate_of_the_scores() -> None:
     adapted = method.adapted(PRESETS["paper"])
     assert adapted.lr_min / adapted.lr == pytest.approx(PRESETS["paper"].lr_min / PRESETS["paper"].lr)
     assert method.make_optimizer(1.0).param_groups[0]["lr"] == 1.0
+
+
+def test_a_dense_head_learns_at_the_trainings_rate_beside_the_scores() -> None:
+    method = made(SupSup, head="dense", score_rate=4.0)
+    assert "head" not in method.scores
+    method.begin_task(tasks[0])
+    scores, heads = method.make_optimizer(method.lr(Training())).param_groups
+    assert (scores["lr"], heads["lr"]) == (1.0, 0.25)
+    assert {id(p) for p in heads["params"]} == {id(p) for p in method.heads[0].parameters()}
+    learnable = sum(p.numel() for p in method.heads.parameters())
+    assert learnable == 3 * 3 * (method.backbone.widths[-1] + 1)  # tasks, classes; with biases
+
+
+def test_with_dense_heads_nothing_is_forgotten_either_and_heads_are_trained() -> None:
+    method = made(SupSup, head="dense")
+    method.begin_task(tasks[0])
+    before = method.heads[0].weight.detach().clone()
+    assert not forgets(method, tasks)
+    assert not torch.equal(method.heads[0].weight, before)

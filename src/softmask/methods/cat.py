@@ -54,6 +54,8 @@ class CAT(HAT):
 
         def __post_init__(self) -> None:
             super().__post_init__()
+            if self.gates != "hard":
+                raise ValueError("CAT looks at earlier tasks through hard gates: gates cannot be 'soft'")
             require_above_zero(self, "attention_weight", "attention_rate", "attention_heads")
 
     similar: Tensor

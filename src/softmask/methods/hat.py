@@ -7,8 +7,8 @@ Gates: sigmoid(s e) in training, s rising from 1/s_max to s_max over each epoch;
 that the task opens, times `sparsity`. The embedding's gradient is multiplied by
 s_max (cosh(s e) + 1) / (s (cosh(e) + 1)), which undoes what s did to it.
 Departures from the authors' code: outside training a gate is open exactly if e > 0, in validation, in test and where it
-protects, so that nothing leaks through gates that are almost closed and old answers stay to the bit; s reaches s_max
-with the last batch of an epoch, as the paper says.
+protects, so that nothing leaks through gates that are almost closed and old answers stay to the bit (`gates="soft"` is
+the authors' way, which promises nothing); s reaches s_max with the last batch of an epoch, as the paper says.
 Cost: a step costs about a tenth more, whatever the number of tasks.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from softmask.learning.catalogue import register
 from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, require_not_negative, search
 from softmask.learning.parts.capacity import blocked_shares
-from softmask.learning.parts.unit_gates import between_used_units, gated, keep_only
+from softmask.learning.parts.unit_gates import between_used_units, gated, keep_only, scale_down
 from softmask.learning.problem import Problem
 from softmask.learning.task import Task
 
@@ -46,24 +47,33 @@ class HAT(Method):
         """Weight of the share of free units that a task opens: how much capacity is left for later tasks."""
         steepness: float = search(400.0, low=25.0, high=800.0, log=True)
         """s_max: the larger, the closer to a step the gates are at the end of an epoch."""
+        gates: Literal["hard", "soft"] = "hard"
+        """Outside training: open or closed, or sigmoid(s_max e) as in the authors' code. Soft gates leak: of a unit
+        that is all but open, a trace of the gradient gets through, and old answers change a little."""
 
         def __post_init__(self) -> None:
             require_above_zero(self, "steepness")
             require_not_negative(self, "sparsity")
 
     used: Tensor
+    """By any task so far; of soft gates, the largest."""
     free_weights: dict[Tensor, Tensor]
 
     def build(self) -> None:
         super().build()
         units = sum(self.backbone.widths)
         self.embeddings = nn.ParameterList(torch.randn(units) for _ in self.problem.classes)
-        self.register_buffer("used", torch.zeros(units, dtype=torch.bool))
+        self.hard = self.settings.gates == "hard"
+        self.register_buffer("used", torch.zeros(units, dtype=torch.bool if self.hard else torch.float32))
 
     # Gates of all layers in one vector
 
     def hard_gates(self, task: int) -> Tensor:
         return self.embeddings[task] > 0
+
+    def gates(self, task: int) -> Tensor:
+        """Outside training."""
+        return self.hard_gates(task) if self.hard else self.soft_gates(task, progress=1.0)
 
     def soft_gates(self, task: int, progress: float) -> Tensor:
         return torch.sigmoid(self.scale(progress) * self.embeddings[task])
@@ -77,7 +87,7 @@ class HAT(Method):
         return units.split(self.backbone.widths)
 
     def features(self, x: Tensor, task: int) -> Tensor:
-        return gated(self.backbone, x, self.by_layer(self.hard_gates(task)))
+        return gated(self.backbone, x, self.by_layer(self.gates(task)))
 
     # Learning a task
 
@@ -90,7 +100,7 @@ class HAT(Method):
     def protect(self, used: Tensor) -> None:
         """From now on no weight between two of these units changes."""
         blocked = between_used_units(self.backbone, self.by_layer(used)) if used.any() else {}
-        self.free_weights = {self.backbone.get_parameter(name): (~mask).float() for name, mask in blocked.items()}
+        self.free_weights = {self.backbone.get_parameter(name): 1 - mask.float() for name, mask in blocked.items()}
 
     def loss(self, step: Step) -> Tensor:
         gates = self.soft_gates(step.task.id, step.progress)
@@ -98,15 +108,15 @@ class HAT(Method):
         return F.cross_entropy(self.heads[step.task.id](features), step.y) + self.opened(gates)
 
     def penalty(self, step: Step) -> Tensor:
-        return self.opened(self.hard_gates(step.task.id))
+        return self.opened(self.gates(step.task.id))
 
     def opened(self, gates: Tensor) -> Tensor:
         """The regulariser: the share of the units free so far that these gates open; 0 where none is free."""
-        free = (~self.used).float()
+        free = 1 - self.used.float()
         return self.settings.sparsity * (gates * free).sum() / free.sum().clamp(min=1)
 
     def after_backward(self, step: Step) -> None:
-        keep_only(self.free_weights)
+        keep_only(self.free_weights) if self.hard else scale_down(self.free_weights)
         embedding, scale = self.embeddings[step.task.id], self.scale(step.progress)
         annealed = (scale * embedding.detach()).clamp_(-COSH_LIMIT, COSH_LIMIT).cosh_().add_(1)
         assert embedding.grad is not None
@@ -116,8 +126,9 @@ class HAT(Method):
     def after_step(self, step: Step) -> None:
         self.embeddings[step.task.id].clamp_(-EMBEDDING_LIMIT, EMBEDDING_LIMIT)
 
+    @torch.no_grad()
     def end_task(self, task: Task) -> Facts:
-        self.used |= self.hard_gates(task.id)
+        torch.maximum(self.used, self.gates(task.id), out=self.used)
         blocked = between_used_units(self.backbone, self.by_layer(self.used))
         return {"blocked": blocked_shares(blocked), "open_units": self.hard_gates(task.id).float().mean().item()}
 

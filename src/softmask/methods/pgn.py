@@ -7,9 +7,9 @@ about as many parameters as one plain network: `expansion` / T of its units, rou
 Layer l of column t: activation(own layer + U ReLU(V [scale_j x output of column j < t] + bias) + bias); the same in
 front of the head, without the ReLU.
 Departures from the code of HAT's authors: earlier columns keep their own adapters when a later column reads them, and
-the head's adapter is used, both as the paper says; there it was made and counted, but never used. Scales start from
-N(0, 0.1^2), the paper's "small random values". The rule that finds `expansion` is a guess that fits all nine sizes that
-the paper gives.
+the head's adapter is used, both as the paper says; there it was made and counted, but never used (`adapters="released"`
+is that code's way). Scales start from N(0, 0.1^2), the paper's "small random values". The rule that finds `expansion`
+is a guess that fits all nine sizes that the paper gives.
 Cost: task t computes t narrow columns forward and one backward; adapters grow with the square of the number of tasks.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 from torch import Tensor, nn
 
@@ -43,7 +43,10 @@ class PGN(Method):
         expansion: float | None = None
         """Units of all columns together, in units of the plain network's; None finds the largest of about its size."""
         adapter_scale: float = search(0.1, choices=(0.01, 0.1, 1.0))
-        """Standard deviation of the initial scales of earlier columns."""
+        """Standard deviation of the initial scales of earlier columns: "small random values" in the paper."""
+        adapters: Literal["everywhere", "released"] = "everywhere"
+        """Where adapters act: in all columns and before the head, as the paper says; or as in the code of HAT's
+        authors, on whose sizes the comparison rests: only in the column that is being used, and not before the head."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
         """Learning rate; None takes the training's."""
 
@@ -76,14 +79,18 @@ class PGN(Method):
         columns = range(task + 1)
         outputs = [self.column(0).prepare(x)] * len(columns)  # every column begins with the image
         for name in self.column(0).named_blocks:
-            outputs = [self.layer_output(name, column, outputs) for column in columns]
-        return self.heads[task](outputs[task]) + self.taken_over("head", task, outputs)
+            outputs = [self.layer_output(name, column, outputs, task) for column in columns]
+        logits = self.heads[task](outputs[task])
+        return logits + self.taken_over("head", task, outputs) if self.settings.adapters == "everywhere" else logits
 
-    def layer_output(self, name: str, column: int, outputs: Sequence[Tensor]) -> Tensor:
+    def layer_output(self, name: str, column: int, outputs: Sequence[Tensor], task: int) -> Tensor:
         block = self.column(column).named_blocks[name]
         if isinstance(block.layer, nn.Linear):
             outputs = [output.flatten(1) for output in outputs]
-        return block.activate(block.layer(outputs[column]) + self.taken_over(name, column, outputs))
+        own = block.layer(outputs[column])
+        if self.settings.adapters == "released" and column < task:
+            return block.activate(own)
+        return block.activate(own + self.taken_over(name, column, outputs))
 
     def taken_over(self, name: str, column: int, outputs: Sequence[Tensor]) -> Tensor | float:
         """What a layer of this column gets from the columns before it."""

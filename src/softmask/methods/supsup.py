@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.optim import Optimizer
 
 from softmask.learning.catalogue import register
 from softmask.learning.method import Cost, Facts, Method, require_above_zero, require_share, search
@@ -33,6 +34,7 @@ from softmask.learning.parts.masked_weights import (
     weights_of,
     without_biases,
 )
+from softmask.learning.parts.own_rate import sgd_with_own_rate
 from softmask.learning.parts.top_share import largest
 from softmask.learning.problem import Problem
 from softmask.learning.seeds import derive
@@ -57,20 +59,27 @@ class SupSup(Method):
         score_rate: float = search(4.0, low=0.4, high=20.0, log=True)
         """Learning rate of the scores, in units of the training's: gradients of scores carry a small weight."""
 
+        head: Literal["masked", "dense"] = "masked"
+        """Whether a task's head is random and masked too, as in the authors' code, or dense, at the training's rate."""
+
         def __post_init__(self) -> None:
             require_share(self, "share")
             require_above_zero(self, "score_rate")
 
     def build(self) -> None:
         self.backbone = without_biases(self.problem.backbone())
-        self.heads = without_biases(self.problem.heads(self.backbone.widths[-1]))
+        self.masked_head = self.settings.head == "masked"
+        heads = self.problem.heads(self.backbone.widths[-1])
+        self.heads = without_biases(heads) if self.masked_head else heads
         dropped = [0.0, *(block.drop for block in self.backbone.blocks)]
         for weight, drop in zip(weights_of(self.backbone).values(), dropped, strict=False):
             self.make_constant(weight, drop)
-        heads = [self.head(task) for task in range(self.problem.num_tasks)]
-        for head in heads:
-            self.make_constant(head.weight, dropped[-1])
-        weights = weights_of(self.backbone) | {HEAD: max((head.weight for head in heads), key=len)}
+        weights = weights_of(self.backbone)
+        if self.masked_head:
+            of_heads = [self.head(task).weight for task in range(self.problem.num_tasks)]
+            for weight in of_heads:
+                self.make_constant(weight, dropped[-1])
+            weights[HEAD] = max(of_heads, key=len)
         self.scores = nn.ParameterDict({name: uniform_scores(weight) for name, weight in weights.items()})
         self.masks = SavedMasks({name: weight.shape for name, weight in weights.items()}, self.problem.num_tasks)
 
@@ -83,15 +92,16 @@ class SupSup(Method):
         weight.sign_().mul_(math.sqrt((1 - drop) / (self.settings.share * weight[0].numel()))).requires_grad_(False)
 
     def forward(self, x: Tensor, task: int) -> Tensor:
-        weights = weights_of(self.backbone) | {HEAD: self.head(task).weight}
+        weights = weights_of(self.backbone) | ({HEAD: self.head(task).weight} if self.masked_head else {})
         if not self.training and self.masks.holds(task):
             saved = self.masks.load(task)
             effective = {name: masked(w, saved[name][: len(w)]) for name, w in weights.items()}
         else:
             effective = {name: self.chosen_part(w, self.scores[name][: len(w)]) for name, w in weights.items()}
-        head = effective.pop(HEAD)
+        head = effective.pop(HEAD, None)
         layers = {f"{name}.layer.weight": weight for name, weight in effective.items()}
-        return F.linear(functional_call(self.backbone, layers, (x,)), head)
+        features = functional_call(self.backbone, layers, (x,))
+        return self.head(task)(features) if head is None else F.linear(features, head)
 
     def chosen_part(self, weight: Tensor, scores: Tensor) -> Tensor:
         return seen_through(weight, scores, self.chosen(scores))
@@ -108,23 +118,31 @@ class SupSup(Method):
     def begin_task(self, task: Task) -> None:
         """New scores, and the head's signs, from a seed that knows the task but not its place in the sequence."""
         head = self.head(task.id)
+        if not self.masked_head:
+            super().begin_task(task)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(derive(self.problem.seeds.init, task.name))
             head.reset_parameters()
-            self.make_constant(head.weight, self.backbone.blocks[-1].drop)
+            if self.masked_head:
+                self.make_constant(head.weight, self.backbone.blocks[-1].drop)
             for scores in self.scores.values():
                 scores.copy_(uniform_scores(scores))
 
     def lr(self, training: Training) -> float:
         return training.lr * self.settings.score_rate
 
+    def make_optimizer(self, lr: float) -> Optimizer:
+        if self.masked_head:
+            return super().make_optimizer(lr)
+        return sgd_with_own_rate(self, self.heads.parameters(), lr, 1 / self.settings.score_rate)
+
     def end_task(self, task: Task) -> Facts | None:
         classes = self.head(task.id).out_features
         chosen = {
             name: self.chosen(scores[:classes] if name == HEAD else scores) for name, scores in self.scores.items()
         }
-        # The mask of a head with fewer classes than the largest is filled up with zeros.
-        chosen[HEAD] = F.pad(chosen[HEAD], (0, 0, 0, len(self.scores[HEAD]) - classes))
+        if self.masked_head:  # that of a head with fewer classes than the largest is filled up with zeros
+            chosen[HEAD] = F.pad(chosen[HEAD], (0, 0, 0, len(self.scores[HEAD]) - classes))
         self.masks.save(task.id, chosen)
         return None
 

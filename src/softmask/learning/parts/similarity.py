@@ -52,9 +52,9 @@ def reference_accuracy(problem: Problem, task: Task, fit: Fitter) -> float:
     trial = fit(reference, "reference")
     if trial.epoch == 0:  # not resumed
         torch.manual_seed(derive(problem.seeds.batches, "reference", task.name))
-    trial.run().restore_best()
+    accuracy = _best_accuracy(trial.run())
     fit.drop("reference")
-    return validate(reference, task)[1]
+    return accuracy
 
 
 def readout_accuracy(
@@ -71,8 +71,13 @@ def readout_accuracy(
         as_pictures = replace(problem, input_shape=(train.images.size(1), 1, 1), classes=(task.classes,))
         readout = Readout(as_pictures)
         probed = replace(task, train=train, val=val)
-        Fit(readout, probed, training).run().restore_best()
-        return validate(readout, probed)[1]
+        return _best_accuracy(Fit(readout, probed, training).run())
+
+
+def _best_accuracy(trial: Fit) -> float:
+    """On the validation set. One that never was finite knows what it knew before, and does not end the run."""
+    trial.learner.restore(trial.best)
+    return validate(trial.learner, trial.task)[1]
 
 
 @torch.no_grad()

@@ -25,21 +25,28 @@ def gated(backbone: Backbone, x: Tensor, gates: Sequence[Tensor]) -> Tensor:
 
 
 def between_used_units(backbone: Backbone, used: Sequence[Tensor]) -> dict[str, Tensor]:
-    """For each parameter, by name: whether the units that it connects are both in use.
+    """For each parameter, by name: whether the units that it connects are both in use; of soft gates, the smaller one.
 
     For a weight these are the unit it enters and the unit it leaves, for a bias its own; the image's channels always
     count as used. After a flatten every unit stands for several inputs, one after the other.
     """
     found = {}
-    before = torch.ones(1, dtype=torch.bool, device=used[0].device)
+    before = torch.ones(1, dtype=used[0].dtype, device=used[0].device)
     for (name, block), after in zip(backbone.named_blocks.items(), used, strict=True):
         weight = block.layer.weight
         inputs = before.repeat_interleave(weight.size(1) // len(before))
-        connected = after[:, None] & inputs
+        connected = torch.minimum(after[:, None], inputs)
         found[f"{name}.layer.weight"] = connected.view(*connected.shape, *[1] * (weight.dim() - 2)).expand_as(weight)
         found[f"{name}.layer.bias"] = after
         before = after
     return found
+
+
+def scale_down(free: Mapping[Tensor, Tensor]) -> None:
+    """Multiplies gradients by what soft gates leave free."""
+    for parameter, share in free.items():
+        if parameter.grad is not None:
+            parameter.grad.mul_(share)
 
 
 def keep_only(free: Mapping[Tensor, Tensor]) -> None:
