@@ -122,7 +122,7 @@ def check_old_heads_stay(name: str, folder: Path) -> None:
     if METHODS.load(name).moves_old_heads:
         return
     before: dict[str, Tensor] = {}
-    for method, task in _after_each_task(name):
+    for method, task in _after_each_task(_small(name)):
         if not hasattr(method, "heads"):
             return
         states = method.heads.state_dict()
@@ -135,9 +135,10 @@ def check_promise_of_not_forgetting(name: str, folder: Path) -> None:
     """Where a method promises it, the answers for every old task stay the same, to the bit."""
     if not METHODS.load(name).never_forgets:
         return
-    sequence = load(_small(name), None)
+    config = _small(name, tasks=None)
+    sequence = load(config, None)
     remembered: dict[int, Tensor] = {}
-    for method, task in _after_each_task(name):
+    for method, task in _after_each_task(config):
         remembered[task.id] = _logits(method, sequence, task.id)
         for old, logits in remembered.items():
             assert torch.equal(_logits(method, sequence, old), logits), (
@@ -178,8 +179,8 @@ METHOD_CHECKS: list[Callable[[str, Path], None]] = [
 ]
 
 
-def _small(name: str, seed: int = 1) -> RunConfig:
-    return make_config(name, "D-5", preset="short", seed=seed, tasks=3, changes=SMALL)
+def _small(name: str, seed: int = 1, tasks: int | None = 3) -> RunConfig:
+    return make_config(name, "D-5", preset="short", seed=seed, tasks=tasks, changes=SMALL)
 
 
 def _digest(done: StoredRun) -> str:
@@ -199,9 +200,8 @@ def _interrupt_after(epochs: int) -> Callable[[Task, Fit], None]:
     return strike
 
 
-def _after_each_task(name: str) -> list[tuple[Method, Task]]:
+def _after_each_task(config: RunConfig) -> list[tuple[Method, Task]]:
     """The method as it is after each task: rebuilt from what it saved there."""
-    config = _small(name)
     sequence = load(config, None)
     method, journal = build(config, sequence), Memory()
     stages = method.stages(sequence.tasks, config.training)

@@ -167,7 +167,9 @@ def test_blocked_share_grows_and_never_exceeds_one(kind: type[Method]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "steps"), [(HAT, 360), (WSN, 150), (SupSup, 150), (PGN, 150), (PathNet, 150)])
+@pytest.mark.parametrize(
+    ("kind", "steps"), [(HAT, 360), (CAT, 360), (WSN, 150), (SupSup, 150), (PGN, 150), (PathNet, 150)]
+)
 def test_learns_at_its_default_rate(kind: type[Method], steps: int) -> None:
     """Guards the initial scale and the rates of scores: at a quarter of the width, without any tuning."""
     task = separable_task()

@@ -102,8 +102,9 @@ class _Plan:
         growth = self._kept_growth(early)
         lines = rows * early.row_bytes + (events - rows) * early.event_bytes
         kept = early.kept_bytes + growth
-        # Of a joint training, all heads are saved after an epoch, as they are and at their best; rehearsed were a few.
-        working = max(early.working_bytes, 2 * kept if len(stages) == 1 else 0)
+        # Of a joint training all heads are saved, where a rehearsal has a few: as they are and at their best after an
+        # epoch, and once more in the checkpoint, before the former are removed.
+        working = max(early.working_bytes, 3 * kept if len(stages) == 1 else 0)
         return Forecast(
             steps=self.steps,
             seconds=self._learning(found)
