@@ -13,9 +13,8 @@ class SoftmaskError(Exception):
 class UnknownName(SoftmaskError):
     """A name that nothing answers to."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        names = sorted(known)
-        super().__init__(f"unknown {kind} {name!r}{nearest(name, names)}; known: {', '.join(names) or 'none'}")
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        super().__init__(f"unknown {kind} {name!r}{choices(name, sorted(known))}{hint}")
 
 
 class ConfigError(SoftmaskError):
@@ -24,6 +23,13 @@ class ConfigError(SoftmaskError):
 
 class DataError(SoftmaskError):
     """A data file that is missing, damaged or not what it should be."""
+
+
+def choices(name: str, known: Iterable[str]) -> str:
+    """The nearest of the known names, and all of them."""
+    names = list(known)
+    near = nearest(name, names)
+    return f"{near} Known: {', '.join(names)}" if near else f"; known: {', '.join(names) or 'none'}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

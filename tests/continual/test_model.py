@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 from softmask import ContinualModel
 from softmask.continual.inspection import LITTLE_ROOM
+from softmask.continual.learner import LearnerError
 from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.runs.lease import FolderBusyError, Lease
 from tests.continual.examples import QUICK, blobs, longer, small_model, write_digits
@@ -162,7 +163,7 @@ def test_mistakes_are_told_and_change_nothing(tmp_path: Path) -> None:
         (lambda: model.predict(x, task="task 9"), UnknownName, "did you mean 'task 0'"),
         (lambda: ContinualModel.create(tmp_path / "m"), SoftmaskError, "holds a model already"),
         (lambda: ContinualModel.create(tmp_path / "n", "alexnett"), UnknownName, "did you mean 'alexnet'"),
-        (lambda: ContinualModel.create(tmp_path / "n", method="hat"), UnknownName, "growing model"),
+        (lambda: ContinualModel.create(tmp_path / "n", method="hat"), LearnerError, "hat must know all tasks .*spg"),
         (lambda: ContinualModel.create(tmp_path / "n", input_shape=(3, 4, 4)), SoftmaskError, "too small"),
         (lambda: ContinualModel.create(tmp_path / "n", settings={"strenth": 1}), SoftmaskError, "no setting 'strenth'"),
     ]:

@@ -17,7 +17,7 @@ from softmask.cli.printing import Progress, out, tell
 from softmask.continual import ContinualModel
 from softmask.continual.folder import ModelFolder
 from softmask.continual.learner import usual_training
-from softmask.errors import ConfigError, nearest
+from softmask.errors import ConfigError, choices
 from softmask.learning.training import Training
 
 Model = Annotated[Path, typer.Argument(help="Folder of the model.")]
@@ -109,9 +109,7 @@ def split_changes(changes: dict[str, Any], known_tasks: int = 0) -> tuple[Traini
         elif section in ("", "training") and key in fields:
             training[key] = value
         else:
-            raise ConfigError(
-                f"there is no field {name!r}{nearest(key, fields)}; known: {', '.join(fields)}, settings.*"
-            )
+            raise ConfigError(f"there is no field {name!r}{choices(key, [*fields, 'settings.*'])}")
     try:
         return TypeAdapter(Training).validate_json(json.dumps(training), strict=True), settings
     except ValidationError as error:

@@ -15,7 +15,7 @@ from softmask.continual.description import ModelConfig
 from softmask.continual.folder import ModelFolder, ModelFolderError
 from softmask.continual.networks import BUILT_IN, Network, check_trusted, make_backbone
 from softmask.core import SoftMask
-from softmask.errors import SoftmaskError, UnknownName, nearest
+from softmask.errors import ConfigError, UnknownName, choices
 from softmask.learning.catalogue import METHODS
 from softmask.learning.method import Method
 from softmask.learning.networks import Backbone
@@ -36,7 +36,7 @@ def usual_training(known_tasks: int) -> Training:
     return LATER_TRAINING if known_tasks else FIRST_TRAINING
 
 
-class LearnerError(SoftmaskError):
+class LearnerError(ConfigError):
     """Settings that a method cannot have."""
 
 
@@ -53,7 +53,10 @@ class OpenProblem(Problem):
 def check_method(name: str) -> None:
     if name not in OPEN_ENDED:
         METHODS.entry(name)  # a name that nothing answers to is told as such
-        raise UnknownName("method for a growing model", name, OPEN_ENDED)
+        raise LearnerError(
+            f"{name} must know all tasks before the first; a model that takes on new ones needs one of "
+            f"{', '.join(OPEN_ENDED)}"
+        )
 
 
 def make_method(config: ModelConfig, network: Network, classes: tuple[int, ...]) -> Method:
@@ -105,9 +108,7 @@ def method_settings(method: str, settings: Mapping[str, Any]) -> Any:
     known = {field.name: type(field.default) for field in dataclasses.fields(kind)}
     for name, value in settings.items():
         if name not in known:
-            raise LearnerError(
-                f"{method} has no setting {name!r}{nearest(name, known)}; known: {', '.join(known) or 'none'}"
-            )
+            raise LearnerError(f"{method} has no setting {name!r}{choices(name, known)}")
         kinds = (int, float) if known[name] is float else (known[name], type(None))
         if not isinstance(value, kinds) or (isinstance(value, bool) and known[name] is not bool):
             raise LearnerError(f"setting {name} of {method} is a {known[name].__name__}, not {value!r}")

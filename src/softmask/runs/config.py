@@ -161,7 +161,7 @@ def _find_field(name: str, raw: Mapping[str, Mapping[str, Any]]) -> tuple[str, s
     if not matches:
         tails = {full.split(".", 1)[1]: full for full in known}
         hint = nearest(name, known) or nearest(name, tails)
-        raise ConfigError(f"there is no field {name!r}{hint}; known: {', '.join(known)}")
+        raise ConfigError(f"there is no field {name!r}{hint + ' Known' if hint else '; known'}: {', '.join(known)}")
     section, key = matches[0].split(".", 1)
     return section, key
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from statistics import median_low
+from statistics import fmean, median_low
 from typing import Any
 
 import torch
@@ -100,15 +100,20 @@ def rehearse(config: RunConfig, sequence: TaskSequence, *, grows: bool = False, 
     while len(found) < at_least or (len(found) < REPEATS and time.perf_counter() - start < SECONDS):
         # More batches where there is time: what a task's end costs once, however many images, is then not overrated.
         found.append(_rehearsed(config, sequence, EARLY, MORE_BATCHES if found else TRAINING_BATCHES))
-    quick, early = len(found) > at_least, _middle(found[1:] or found)
+    quick, early = len(found) > at_least, _typical(found[1:] or found)
     if not grows or len(sequence.tasks) <= EARLY:
         return [early]
     tasks, batches, times = (LATER_IF_QUICK, MORE_BATCHES, 3) if quick else (LATER, TRAINING_BATCHES, 1)
-    return [early, _middle([_rehearsed(config, sequence, tasks, batches) for _ in range(times)])]
+    return [early, _typical([_rehearsed(config, sequence, tasks, batches) for _ in range(times)])]
 
 
-def _middle(found: Sequence[Rehearsal]) -> Rehearsal:
-    return Rehearsal(**{one.name: median_low(getattr(each, one.name) for each in found) for one in fields(Rehearsal)})
+def _typical(found: Sequence[Rehearsal]) -> Rehearsal:
+    """Of times the mean, since a long run meets what disturbs them as often; of sizes the middle."""
+    values = {field.name: [getattr(each, field.name) for each in found] for field in fields(Rehearsal)}
+    typical: dict[str, Any] = {
+        name: (fmean if isinstance(of[0], float) else median_low)(of) for name, of in values.items()
+    }
+    return Rehearsal(**typical)
 
 
 def _rehearsed(config: RunConfig, sequence: TaskSequence, count: int, batches: int) -> Rehearsal:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from softmask.errors import DataError, SoftmaskError, UnknownName
+from softmask.errors import SoftmaskError, UnknownName
 from softmask.learning.registry import Entry, Registry
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
@@ -77,7 +77,8 @@ class SequenceRegistry(Registry[Loader]):
             facts, load = self._kinds[prefix](rest)
             return Entry(name, load, {"facts": facts})
         if name not in known:
-            raise UnknownName(self.kind, name, [*known, *(f"{prefix}:PATH" for prefix in self._kinds)])
+            names = [*known, *(f"{prefix}:PATH" for prefix in self._kinds)]
+            raise UnknownName(self.kind, name, names, hint="; `softmask list sequences` says what they are")
         return super().entry(name)
 
 
@@ -112,9 +113,7 @@ def sequence(
         @functools.wraps(make)
         def load(root: Path | None, seeds: Seeds) -> TaskSequence:
             if source is not None and root is None:
-                raise DataError(
-                    f"{name} needs {source.data}: pass the folder that holds it with --data or set SOFTMASK_DATA"
-                )
+                raise source.missing(name)
             return make(root, seeds, tasks)
 
         SEQUENCES.register(name, facts=facts)(load)

@@ -49,7 +49,7 @@ def find(name: str, root: Path | None) -> Path | None:
     if facts.source is None or facts.source.locate is None:
         return None
     if root is None:
-        raise DataError(f"{name} needs {facts.data}: pass the folder that holds it with --data or set SOFTMASK_DATA")
+        raise facts.source.missing(name)
     return facts.source.locate(root, facts.tasks)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from softmask.errors import DataError
+
 
 @dataclass(frozen=True)
 class Download:
@@ -31,3 +33,9 @@ class Source:
     download: Download | None = None
     locate: Callable[[Path, int], Path] | None = None
     """Where below a data folder the set for so many tasks lies; raises DataError where it does not."""
+
+    def missing(self, sequence: str) -> DataError:
+        """Where nobody said where it lies."""
+        how = f"`softmask data fetch {sequence} --data DIR` gets it" if self.download else self.obtain
+        told = f"{sequence} needs {self.data}: pass the folder that holds it with --data or set SOFTMASK_DATA"
+        return DataError(f"{told}; {how}" if how else told)
