@@ -137,6 +137,19 @@ def rewritten(model: Path, alter: Callable[[dict[str, Any]], None]) -> None:
     write_state(model / NUMBERS, state)
 
 
+@pytest.mark.filterwarnings("ignore:.*not tidied up")
+def test_nothing_is_written_through_a_link(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("dear to its owner")
+    (model / "history.jsonl").unlink()
+    (model / "history.jsonl").symlink_to(other)
+    (model / "config.json.tmp").symlink_to(other)
+    (model / "lease.json.tmp").symlink_to(other)
+    ContinualModel.open(model).learn("another", blobs(1), training=QUICK)
+    assert other.read_text() == "dear to its owner"
+    assert ContinualModel.open(model).tasks == ("task 0", "another")
+
+
 def test_numbers_that_do_not_fit(model: Path, original: Path) -> None:
     name, extra = "backbone.fc1.layer.weight", "_extra_state"
     mask = "fc1.layer.weight"

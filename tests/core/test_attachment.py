@@ -415,8 +415,8 @@ def test_an_optimizer_of_something_else_is_refused() -> None:
     head = nn.Linear(6, 3)
     mask = SoftMask(small_backbone())
     optimizer = SGD(head.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="no parameter of the backbone"):
-        mask.attach(optimizer, head=head)
+    with pytest.raises(ValueError, match="no parameter of the backbone or the head"):
+        mask.attach(optimizer, head=nn.Linear(6, 3))
     assert optimizer not in mask.attached
 
 

@@ -104,6 +104,14 @@ def test_it_survives_a_restart_in_any_precision(precision: Any) -> None:
     assert same.stored["0.weight"].data_ptr() != compact.stored["0.weight"].data_ptr()
 
 
+def test_looking_for_a_name_decodes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = SoftMask(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)), precision="uint8")
+    monkeypatch.setattr("softmask.core.compact.decoded", lambda code: pytest.fail("it was"))
+    assert len(mask.parameters()) == 4
+    assert "0.weight" in mask.importance
+    assert "elsewhere" not in mask.importance
+
+
 def test_a_precision_that_is_not_there() -> None:
     with pytest.raises(ValueError, match="float32, bfloat16, uint8"):
         SoftMask(network(), precision="int4")  # type: ignore[arg-type]

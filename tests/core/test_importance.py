@@ -301,6 +301,16 @@ def test_a_hook_on_an_old_head_counts() -> None:
     assert_close(cross_head_importance(backbone, batches, [old]), oracle.cross_importance(backbone, batches, [old]))
 
 
+def test_an_old_head_that_shares_a_weight_with_the_backbone() -> None:
+    """The weight gets a gradient from the head's side too, of which the quick way knows nothing."""
+    backbone = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU())
+    head = nn.Linear(4, 4)
+    head.weight = backbone[0].weight
+    batches = small_batches()
+    expected = gradient_importance(backbone, batches, [lambda x, y: head(backbone(x)).sum()])
+    assert_close(cross_head_importance(backbone, batches, [head]), expected)
+
+
 def test_a_head_may_be_any_function_and_the_loss_too() -> None:
     backbone, head, batches = small_backbone(), nn.Linear(6, 1), small_batches()
 

@@ -72,6 +72,18 @@ def test_consolidate_never_forgets() -> None:
         before = dict(mask.importance)
 
 
+@pytest.mark.parametrize("wrong", [5.0, -0.1, float("nan")])
+def test_a_state_out_of_range_is_refused_as_a_whole(wrong: float) -> None:
+    """Importance 5 would turn gradients around."""
+    backbone = small_backbone()
+    mask, other = SoftMask(backbone), SoftMask(small_backbone())
+    mask.update({name: torch.full_like(p, 0.5) for name, p in backbone.named_parameters()})
+    other.importance["3.bias"] = torch.full_like(other.importance["3.bias"], wrong)
+    with pytest.raises(ValueError, match=r"'3\.bias' must lie in 0\.\.1"):
+        mask.load_state_dict(other.state_dict())
+    assert mask.mean() == 0.5
+
+
 def test_what_was_remembered_is_no_alias_of_what_was_given() -> None:
     _, mask = two_tensors()
     given_importance = {"weight": torch.full((2, 3), 0.5), "bias": torch.full((2,), 0.5)}

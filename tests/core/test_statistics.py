@@ -79,6 +79,17 @@ def test_frozen_statistics_stay_through_training() -> None:
     assert not torch.equal(backbone.norm.weight, weight)  # the affine parameters are the mask's business
 
 
+def test_frozen_statistics_stay_in_what_was_compiled_before() -> None:
+    """Compiled code does not look again whether a layer got a hook since."""
+    backbone = Normalised()
+    compiled = torch.compile(backbone, backend="eager")
+    train(compiled)
+    freeze_running_statistics(backbone)
+    before = statistics(backbone)
+    train(compiled)
+    assert unchanged(backbone, before)
+
+
 def test_frozen_statistics_are_what_normalises() -> None:
     backbone = nn.BatchNorm1d(3)
     backbone(torch.randn(20, 3) + 2)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from softmask import SoftMask
 from tests.integrations.loop import adamw, assert_same, learned_by_hand, new_backbone, new_head, tasks
@@ -64,6 +64,63 @@ def test_importance_goes_into_checkpoints(tmp_path: Path) -> None:
     state = torch.load(tmp_path / "saved.ckpt", weights_only=True)["callbacks"]
     other.load_state_dict(next(iter(state.values())))
     assert other.mask.mean() == callback.mask.mean() > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_heads_come_back_from_a_checkpoint(tmp_path: Path) -> None:
+    """Without them a callback in a new process would leave out what matters to the tasks before."""
+    module = Classifier()
+    callback = SoftMaskCallback(SoftMask(module.backbone))
+    for task, batches in enumerate(tasks()):
+        if task == 2:  # a new process: nothing but the module's weights and the checkpoint
+            state = torch.load(tmp_path / "saved.ckpt", weights_only=True)["callbacks"]
+            callback = SoftMaskCallback(SoftMask(module.backbone))
+            callback.load_state_dict(next(iter(state.values())))
+        module.head = new_head(task)
+        fitted = trainer(tmp_path, callback)
+        fitted.fit(module, DataLoader(batches, batch_size=None))
+        fitted.save_checkpoint(tmp_path / "saved.ckpt")
+    assert len(callback.heads) == 3
+    assert_same(callback.mask, learned_by_hand())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_loader_without_a_length(tmp_path: Path) -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(tasks()[0])
+
+    module = Classifier()
+    callback = SoftMaskCallback(SoftMask(module.backbone))
+    trainer(tmp_path, callback).fit(module, DataLoader(Stream(), batch_size=None))
+    assert callback.mask.mean() > 0
+
+
+class TwoOptimizers(Classifier):
+    """One for the backbone, one for the head, stepped by hand."""
+
+    automatic_optimization = False
+
+    def configure_optimizers(self) -> Any:
+        return adamw(self.backbone.parameters()), adamw(self.head.parameters())
+
+    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        optimizers = self.optimizers()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, index))
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_backbone_and_head_with_optimizers_of_their_own(tmp_path: Path) -> None:
+    module = TwoOptimizers()
+    callback = SoftMaskCallback(SoftMask(module.backbone))
+    for task, batches in enumerate(tasks()):
+        module.head = new_head(task)
+        trainer(tmp_path, callback).fit(module, DataLoader(batches, batch_size=None))
+    assert_same(callback.mask, learned_by_hand())
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -35,6 +35,22 @@ def test_the_second_writer_is_told_who_writes(tmp_path: Path) -> None:
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("name", ["lease.lock", "lease.json.tmp"])
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    """A folder from elsewhere may hold links to files that are none of its business."""
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    folder.mkdir()
+    other.write_text("dear to its owner")
+    (folder / name).symlink_to(other)
+    if name == "lease.lock":
+        with pytest.raises(FolderBusyError, match="it is a link"), Lease(folder):
+            pass
+    else:
+        with Lease(folder):
+            pass
+    assert other.read_text() == "dear to its owner"
+
+
 def test_is_released_at_the_end_and_after_an_error(tmp_path: Path) -> None:
     with Lease(tmp_path) as lease:
         assert lease.path.exists()

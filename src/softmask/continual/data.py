@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from softmask.continual.description import MOST_CLASSES
 from softmask.errors import DataError
 from softmask.learning.task import Batches, Normalisation
 from softmask.sequences.decoding import any_kind, decode, known_endings, read_picture
@@ -69,25 +71,36 @@ def read_task(
         folder = Path(train)
         train, val = folder / "train", folder / "val" if val is None and (folder / "val").is_dir() else val
     known = read_labelled(train, shape, classes)
-    if len(known.classes) < 2:
-        raise DataError(f"a task needs at least two classes, found {len(known.classes)}")
+    if not 2 <= len(known.classes) <= MOST_CLASSES:
+        raise DataError(f"a task needs at least two classes and at most {MOST_CLASSES}, found {len(known.classes)}")
+    if twice := [name for name, count in Counter(known.classes).items() if count > 1]:
+        raise DataError(f"two classes are called {twice[0]!r}")
     if val is not None:
-        return known.take(shuffled(range(len(known.labels)), *purpose)), _validation(val, shape, known)
+        held = read_labelled(val, shape, _names_given(train, val, known, classes)).within(known.classes)
+        return known.take(shuffled(range(len(known.labels)), *purpose)), held
     kept: list[int] = []
-    held: list[int] = []
+    apart: list[int] = []
     for label, name in enumerate(known.classes):
         rows = torch.nonzero(known.labels == label).flatten().tolist()
         if len(rows) < 2:
             raise DataError(f"class {name!r} has {len(rows)} samples: two are needed, one of them for validation")
         parts = hold_out(rows, max(1, round(VALIDATION_SHARE * len(rows))), "validation", *purpose, label)
-        kept, held = kept + parts[0], held + parts[1]
-    return known.take(shuffled(kept, *purpose)), known.take(held)
+        kept, apart = kept + parts[0], apart + parts[1]
+    return known.take(shuffled(kept, *purpose)), known.take(apart)
 
 
-def _validation(source: Source, shape: Shape, known: Labelled) -> Labelled:
-    names = None if isinstance(source, (str, os.PathLike)) else known.classes
-    numeric = all(name.lstrip("-").isdigit() for name in known.classes)
-    return read_labelled(source, shape, None if numeric else names).within(known.classes)
+def _names_given(train: Source, val: Source, known: Labelled, classes: Sequence[str] | None) -> Sequence[str] | None:
+    """What the labels of a validation set are positions in; None where they are told by value, as those of training."""
+    if isinstance(val, (str, os.PathLike)):
+        return None
+    if isinstance(train, (str, os.PathLike)):
+        return known.classes
+    return classes or (None if _is_pair(train) else _names_of(train))
+
+
+def _is_pair(source: Source) -> bool:
+    """Inputs and labels as tensors, rather than a dataset."""
+    return isinstance(source, (tuple, list)) and len(source) == 2 and all(isinstance(part, Tensor) for part in source)
 
 
 def read_labelled(source: Source, shape: Shape, classes: Sequence[str] | None = None) -> Labelled:
@@ -95,7 +108,7 @@ def read_labelled(source: Source, shape: Shape, classes: Sequence[str] | None = 
         if classes is not None:
             raise DataError("a folder names its classes itself: leave `classes` out")
         return _read_folder(Path(source), shape)
-    if isinstance(source, (tuple, list)) and len(source) == 2 and all(isinstance(part, Tensor) for part in source):
+    if _is_pair(source):
         inputs, labels = source
     else:
         inputs, labels = _gathered(source, shape)

@@ -106,7 +106,8 @@ class ModelFolder:
 
     def note(self, event: Mapping[str, Any]) -> None:
         """For people to read; the model does not depend on it."""
-        with open(self.history, "ab") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW  # a link could lead anywhere
+        with open(os.open(self.history, flags, 0o666), "ab") as file:
             file.write((json.dumps(event) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())

@@ -156,6 +156,8 @@ class ContinualModel:
         folder for `inspect(probe=True)`.
         """
         _checked_name(name)
+        if probe < 0:
+            raise SoftmaskError(f"cannot keep {probe} samples: probe must not be below 0")
         with Lease(self.path) as lease:
             self._refresh()
             if name in self.tasks:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 SCALES = ("auto", "gradient", "update")
 
 
+def concerned(mask: SoftMask, optimizer: Optimizer, head: Sequence[nn.Parameter]) -> bool:
+    """Whether the optimizer moves anything of the backbone or the head."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return any(id(parameter) in held for parameter in (*mask.parameters().values(), *head))
+
+
 class Attachment:
     """The handle that `SoftMask.attach` returns: a context manager with `remove()`."""
 
@@ -30,13 +37,13 @@ class Attachment:
             optimizer = inner
         if optimizer in mask.attached:
             raise RuntimeError("this mask is already attached to this optimizer: remove() the earlier handle first")
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        if not any(id(parameter) in held for parameter in mask.parameters().values()):
-            raise ValueError("the optimizer holds no parameter of the backbone: the mask would protect nothing")
+        if not concerned(mask, optimizer, head):
+            raise ValueError("the optimizer holds no parameter of the backbone or the head: it needs no mask")
         self.mask, self.optimizer, self.head, self.scale = mask, optimizer, list(head), scale
         # Momentum that was gathered under another mask, or none, would carry old gradients past this one.
         self._gathering_since = None if optimizer.state else Moment(mask.stored, mask.threshold)
         self._before: list[tuple[nn.Parameter, Tensor, str | float]] = []
+        self._outermost: FrameType | None = None
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -50,7 +57,7 @@ class Attachment:
             return  # a later attachment to the same optimizer is not this handle's business
         for hook in self._hooks:
             hook.remove()
-        self._hooks = []
+        self._hooks, self._outermost = [], None
         self.mask.attached.discard(self.optimizer)
 
     def __enter__(self) -> Attachment:
@@ -62,19 +69,25 @@ class Attachment:
         self.remove()
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._inside_a_step():
+            return None
         self._before = []
         if not self._scales_gradients():
             self._remember()
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            self.mask.apply(self.head)
+            self.mask.scale_gradients(self._held(), self.head)
             return None
         # The closure makes the gradients, so they are scaled right after it.
         return (optimizer, self._masked(closure), *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
 
     def _after_step(self, *_: object) -> None:
         """What the optimizer did, scaled: new = old + (1 - importance) * (stepped - old)."""
+        if not torch.compiler.is_compiling():
+            if sys._getframe(1) is not self._outermost:
+                return
+            self._outermost = None
         with torch.no_grad():
             for whole, remembered, which in self._before:
                 importance = which if isinstance(which, float) else self._mask_of(which, whole)
@@ -87,6 +100,25 @@ class Attachment:
                     parameter.copy_(parameter.float().lerp_(before.float(), importance))
         self._before = []
 
+    def _inside_a_step(self) -> bool:
+        """Whether the optimizer's own `step` called that of its parent class, which has hooks too.
+
+        The outermost call is known by its frame: a step that raised has no end, but its frame is on no stack.
+        """
+        if torch.compiler.is_compiling():
+            return False
+        step = frame = sys._getframe(2)
+        while self._outermost is not None and frame is not None:
+            if frame is self._outermost:
+                return True
+            frame = frame.f_back  # type: ignore[assignment]
+        self._outermost = step
+        return False
+
+    def _held(self) -> set[int]:
+        """Asked anew for each step: groups may be added."""
+        return {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+
     def _after_load(self, _: Optimizer) -> None:
         self._gathering_since = None  # nobody knows under which mask the loaded momentum was gathered
 
@@ -96,7 +128,7 @@ class Attachment:
         watched = self.mask.parameters()
         own = {id(parameter) for parameter in watched.values()}
         # An optimizer moves whatever it holds a gradient of, though it may not require one any more.
-        held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        held = self._held()
         scaled: list[tuple[nn.Parameter, str | float]] = [(p, name) for name, p in watched.items()]
         scaled += [(p, self.mask.mean()) for p in self.head if id(p) not in own]
         self._before = [(p, p.detach().clone(), which) for p, which in scaled if id(p) in held]
@@ -107,7 +139,7 @@ class Attachment:
     def _masked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def masked_closure() -> Any:
             result = closure()
-            self.mask.apply(self.head)
+            self.mask.scale_gradients(self._held(), self.head)
             return result
 
         return masked_closure

@@ -42,6 +42,9 @@ class CompactImportance(MutableMapping[str, Tensor]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.codes)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.codes  # without making a float32 of it
+
     def __len__(self) -> int:
         return len(self.codes)
 

@@ -195,6 +195,9 @@ def _keep_largest(importance: dict[str, Tensor], gradients: dict[str, Tensor]) -
 def _through_chain(backbone: nn.Module, batches: Batches, heads: Sequence[Any]) -> dict[str, Tensor] | None:
     if not all(type(head) is nn.Linear and not head._forward_pre_hooks and not head._forward_hooks for head in heads):
         return None  # a hook may change the weight or the logits
+    own = {id(parameter) for parameter in backbone.parameters()}
+    if any(id(parameter) in own for head in heads for parameter in head.parameters()):
+        return None  # a weight that a head shares with the backbone gets a gradient from there, too
     # The gradient of the sum of a linear head's logits is the sum of its rows, whatever the features.
     vectors = torch.stack([head.weight.detach().sum(0) for head in heads])
     return chain_crossing(unwrapped(backbone), batches, vectors, reduce=_sum_over_processes)

@@ -7,7 +7,7 @@ parameter of the backbone is scaled by one minus its importance, that of the cur
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence, Set
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -90,20 +90,26 @@ class SoftMask:
 
         `gradient` scales gradients before the step (eq. 6, 7). `update` scales the step that the optimizer really took,
         which is what protects under adaptive optimizers, weight decay and momentum from an earlier task. `auto` takes
-        the first only where both are equal: plain SGD without weight decay or old momentum.
+        the first only where both are equal: plain SGD without weight decay or old momentum. Where backbone and head
+        have optimizers of their own, attach to each of them.
         """
         return Attachment(self, optimizer, parameters_of(head), scale)
 
-    @torch.no_grad()
     def apply(self, head: Head | None = None) -> None:
         """Eq. 6 and 7 by hand, between `backward()` and `step()`: scales `.grad` in place."""
+        of_head = parameters_of(head)
+        self.scale_gradients({id(parameter) for parameter in (*self.parameters().values(), *of_head)}, of_head)
+
+    @torch.no_grad()
+    def scale_gradients(self, of: Set[int], head: Sequence[nn.Parameter]) -> None:
+        """Eq. 6 and 7 for parameters with these ids: another optimizer may hold the others, and scale them itself."""
         watched = self.parameters()
         for name, parameter in watched.items():
-            if parameter.grad is not None:
+            if parameter.grad is not None and id(parameter) in of:
                 parameter.grad = _scaled(parameter.grad, self.factor(name, parameter))  # eq. 6
         own = {id(parameter) for parameter in watched.values()}
-        for parameter in parameters_of(head):
-            if parameter.grad is not None and id(parameter) not in own:
+        for parameter in head:
+            if parameter.grad is not None and id(parameter) in of and id(parameter) not in own:
                 parameter.grad.mul_(1 - self.mean())  # eq. 7
 
     def factor(self, name: str, like: Tensor) -> Tensor:
@@ -148,9 +154,7 @@ class SoftMask:
         self.parameters()
         _require_same(self.importance, importance, partial=True)
         for name, new in importance.items():
-            part = local(new)
-            if not over_shards(((part >= 0) & (part <= 1)).all().to(torch.int32), new, "min"):
-                raise ValueError(f"importance of {name!r} must lie in 0..1; nothing was changed")
+            _require_in_range(name, new)
         for name, new in importance.items():
             old = self.importance[name]
             part = local(old)
@@ -182,6 +186,8 @@ class SoftMask:
         # What was trainable once is remembered, though a fresh start may find it frozen again.
         again = {name: p for name, p in named_parameters(self.backbone).items() if name in given}
         _require_same({**watched, **again}, given, partial=False)
+        for name, tensor in given.items():
+            _require_in_range(name, decoded(tensor))
         self.threshold = state["threshold"]
         for name in [name for name in self.importance if name not in given]:
             del self.importance[name]
@@ -192,6 +198,12 @@ class SoftMask:
     def effective(self, importance: Tensor) -> Tensor:
         """The mask that an importance stands for: itself, or 1 above the threshold and 0 elsewhere."""
         return importance if self.threshold is None else (importance > self.threshold).to(importance.dtype)
+
+
+def _require_in_range(name: str, importance: Tensor) -> None:
+    part = local(importance)
+    if not over_shards(((part >= 0) & (part <= 1)).all().to(torch.int32), importance, "min"):
+        raise ValueError(f"importance of {name!r} must lie in 0..1; nothing was changed")
 
 
 def _whole(tensor: Tensor, count: Callable[[Tensor], Tensor]) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.hooks import RemovableHandle
@@ -15,8 +18,11 @@ def unprotected_statistics(module: nn.Module) -> list[str]:
 def freeze_running_statistics(module: nn.Module) -> list[RemovableHandle]:
     """From now on normalise with the statistics seen so far, in training too; a later `.train()` does not undo it.
 
-    Meant for the moment after the first task. Each handle's `remove()` lets its layer follow the data again.
+    Meant for the moment after the first task. Each handle's `remove()` lets its layer follow the data again. What was
+    compiled before knows nothing of it, so all compiled code is made anew.
     """
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
     return [layer.register_forward_pre_hook(_stay_in_eval) for _, layer in _statistical(module) if not _frozen(layer)]
 
 

@@ -34,12 +34,12 @@ class SoftMaskPlugin(SupervisedPlugin):
 
     def before_training_exp(self, strategy: Any, **_: Any) -> None:
         own = {id(parameter) for parameter in self.mask.parameters().values()}
+        self._release()  # an earlier training may have been interrupted
         head = [parameter for parameter in strategy.model.parameters() if id(parameter) not in own]
         self._attachment = self.mask.attach(strategy.optimizer, head, self.scale)
 
     def after_training_exp(self, strategy: Any, **_: Any) -> None:
-        if self._attachment is not None:
-            self._attachment.remove()
+        self._release()
         now = sorted({int(label) for _, (_, labels) in _Batches(strategy) for label in labels.unique()})
 
         def own(x: Tensor, y: tuple[Tensor, Tensor]) -> Tensor:
@@ -49,6 +49,11 @@ class SoftMaskPlugin(SupervisedPlugin):
         earlier = [_logits_of(strategy, task) for task in self.tasks if task not in now]
         self.mask.update(gradient_importance(self.mask.backbone, _Batches(strategy), [own, *earlier]))
         self.tasks += [task for task in now if task not in self.tasks]
+
+    def _release(self) -> None:
+        if self._attachment is not None:
+            self._attachment.remove()
+            self._attachment = None
 
 
 def _logits_of(strategy: Any, task: int) -> Callable[[Tensor, Any], Tensor]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 
 class KeptHeads:
@@ -28,6 +28,22 @@ class KeptHeads:
 
     def keep(self, model: nn.Module) -> None:
         self.modules.append(copy.deepcopy(self.current(model)).requires_grad_(False))
+
+    def rebuild(self, model: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Heads like the current one, with what was saved of earlier ones; linear ones may have other sizes."""
+        self.modules = []
+        for state in states:
+            head: nn.Module = copy.deepcopy(self.current(model))
+            if isinstance(head, nn.Linear):
+                classes, features = state["weight"].shape
+                head = nn.Linear(features, classes, bias="bias" in state).to(head.weight)
+            try:
+                head.load_state_dict(state)
+            except RuntimeError as error:
+                raise ValueError(
+                    f"the head of task {len(self.modules) + 1} was saved from another kind of module: {error}"
+                ) from None
+            self.modules.append(head.requires_grad_(False))
 
     @contextmanager
     def in_place(self, model: nn.Module, head: nn.Module) -> Iterator[None]:

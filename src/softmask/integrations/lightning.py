@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from softmask.core import SoftMask
-from softmask.core.attachment import Attachment
+from softmask.core.attachment import Attachment, concerned
 from softmask.integrations.heads import KeptHeads
 
 
@@ -24,7 +24,9 @@ class SoftMaskCallback(Callback):
     """Protects earlier tasks while a Trainer fits; measures what the new one needs when it ends.
 
     Batches are `(x, y)`, and `loss(head(backbone(x)), y)` is what importance is measured by. Use one callback for all
-    tasks: it keeps a copy of each task's head (`heads`). Importance goes into Lightning's checkpoints by itself.
+    tasks: it keeps a copy of each task's head (`heads`). Importance and these heads go into Lightning's checkpoints by
+    themselves; those that are written while a task is fitted do not know it yet, `trainer.save_checkpoint` after `fit`
+    does.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class SoftMaskCallback(Callback):
         self.scale: Literal["auto", "gradient", "update"] = scale
         self.kept = KeptHeads(head)
         self._attachments: list[Attachment] = []
+        self._loaded: list[dict[str, Tensor]] = []
 
     @property
     def heads(self) -> list[nn.Module]:
@@ -45,8 +48,16 @@ class SoftMaskCallback(Callback):
         return self.kept.modules
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._release()
         head = self.kept.current(pl_module)
-        self._attachments = [self.mask.attach(optimizer, head, self.scale) for optimizer in trainer.optimizers]
+        if self._loaded:
+            self.kept.rebuild(pl_module, self._loaded)
+            self._loaded = []
+        of_head = list(head.parameters())
+        concerned_ones = [each for each in trainer.optimizers if concerned(self.mask, each, of_head)]
+        self._attachments = [
+            self.mask.attach(optimizer, head, self.scale) for optimizer in concerned_ones or trainer.optimizers
+        ]
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._release()
@@ -57,10 +68,11 @@ class SoftMaskCallback(Callback):
         self._release()
 
     def state_dict(self) -> dict[str, Any]:
-        return self.mask.state_dict()
+        return {"mask": self.mask.state_dict(), "heads": [head.state_dict() for head in self.heads]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.mask.load_state_dict(state_dict)
+        self.mask.load_state_dict(state_dict["mask"])
+        self._loaded = list(state_dict["heads"])
 
     def _release(self) -> None:
         for attachment in self._attachments:
@@ -75,5 +87,6 @@ class _OnDevice:
         self.trainer, self.module = trainer, module
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self.trainer.train_dataloader or ():
+        loader = self.trainer.train_dataloader
+        for batch in () if loader is None else loader:  # a loader without a length has no truth either
             yield self.module.transfer_batch_to_device(batch, self.module.device, 0)
