@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -63,7 +64,7 @@ def forecast(config: RunConfig, sequence: TaskSequence) -> Forecast:
     try:
         # What is measured is the last stage; where there is only one, nothing went before it to warm up.
         at_least = 2 if len(plan.stages) == 1 else 1
-        return plan.from_rehearsals(rehearse(config, sequence, grows=plan.grows, at_least=at_least))
+        return plan.from_rehearsal(rehearse(config, sequence, grows=plan.grows, at_least=at_least))
     except DivergedError:
         return plan.by_formula()
 
@@ -95,48 +96,49 @@ class _Plan:
         ends = (each.task_end_passes / each_of for each, each_of in ((self.cost, self.tasks), (few, EARLY)))
         return self.cost.step != few.step or len(set(ends)) > 1
 
-    def from_rehearsals(self, found: Sequence[Rehearsal]) -> Forecast:
-        stages, epochs, early = self.stages, self.epochs, found[0]
+    def from_rehearsal(self, found: Rehearsal) -> Forecast:
+        stages, epochs = self.stages, self.epochs
         looks, rows = total_looks(self.sequence.tasks, self.sequence.tests, stages)
         events = rows + len(stages) * (epochs + 1)
-        growth = self._kept_growth(early)
-        lines = rows * early.row_bytes + (events - rows) * early.event_bytes
-        kept = early.kept_bytes + growth
+        growth = self._kept_growth(found)
+        lines = rows * found.row_bytes + (events - rows) * found.event_bytes
+        kept = found.kept_bytes + growth
         # Of a joint training all heads are saved, where a rehearsal has a few: as they are and at their best after an
         # epoch, and once more in the checkpoint, before the former are removed.
-        working = max(early.working_bytes, 3 * kept if len(stages) == 1 else 0)
+        working = max(found.working_bytes, 3 * kept if len(stages) == 1 else 0)
         return Forecast(
             steps=self.steps,
             seconds=self._learning(found)
             + self._looking(found, looks)
-            + early.event * events
-            + early.saving * len(stages) * (epochs + 1),
-            memory_bytes=early.memory_bytes + 2 * growth,
+            + found.event * events
+            + found.saving * len(stages) * (epochs + 1),
+            memory_bytes=found.memory_bytes + 2 * growth,
             disk_bytes=max(working + 2 * growth, kept) + lines,
             kept_bytes=kept + lines,
-            all_kept_bytes=(early.kept_bytes + growth // 2) * len(stages) + lines,
+            all_kept_bytes=(found.kept_bytes + growth // 2) * len(stages) + lines,
             note=self.cost.note,
         )
 
-    def _learning(self, found: Sequence[Rehearsal]) -> float:
+    def _learning(self, found: Rehearsal) -> float:
         """Seconds for the steps and the ends of all tasks."""
         images = sum(stage.train.count for stage in self.stages)
         learned = self.epochs * (images + FORWARD * sum(stage.val.count for stage in self.stages))
-        image = _mean([(self._step_of(each.tasks), each.image) for each in found], self.cost.step)
-        end = _mean([(self._end_of(each.tasks), each.end) for each in found], self.cost.task_end_passes / self.tasks)
+        image = _at(self.cost.step, [(self._step_of(each.task), each.image) for each in found.stages])
+        ends = self.cost.task_end_passes / self.tasks
+        end = _at(ends, [(self._end_of(each.task), each.end) for each in found.stages])
         return image * learned + end * images
 
-    def _looking(self, found: Sequence[Rehearsal], looks: int) -> float:
+    def _looking(self, found: Rehearsal, looks: int) -> float:
         """Seconds for all evaluations. Later tasks that are dearer to learn may be so to look at, as with columns."""
-        by_task = [(self._cost_of(each.tasks).step, each.look) for each in found]
-        means = [_mean(by_task, self._cost_of(1 + done).step) for done in range(self.tasks)]
+        by_task = [(self._cost_of(each.task).step, each.look) for each in found.stages]
+        means = [_at(self._cost_of(1 + done).step, by_task) for done in range(self.tasks)]
         return looks * sum((1 + done) * look for done, look in enumerate(means)) / sum(range(1, 1 + self.tasks))
 
-    def _kept_growth(self, early: Rehearsal) -> int:
+    def _kept_growth(self, found: Rehearsal) -> int:
         """Bytes that the last checkpoint has more. Often there is room for all tasks from the start: it was weighed."""
         if not self.cost.kept_copies and len(self.stages) > 1:
             return 0
-        return max(0, int(self.network + self.cost.kept_copies * self.copy) - early.kept_bytes)
+        return max(0, int(self.network + self.cost.kept_copies * self.copy) - found.kept_bytes)
 
     def _step_of(self, task: int) -> float:
         """Of this task, counted from 1: a cost tells the mean over all up to it."""
@@ -169,13 +171,17 @@ class _Plan:
         )
 
 
-def _mean(measured: Sequence[tuple[float, float]], told: float) -> float:
-    """The method's costs tell how it grows, `measured` what that means here: pairs of what was told and taken."""
-    (first_told, first), (last_told, last) = measured[0], measured[-1]
-    if math.isclose(first_told, last_told):
-        return last
-    slope = max(0.0, (last - first) / (last_told - first_told))
-    return max(0.0, first + slope * (told - first_told))
+def _at(told: float, measured: Sequence[tuple[float, float]]) -> float:
+    """The method's costs tell how it grows, `measured` what that means here: pairs of what was told and what it took.
+
+    The line through them, where what costs more by the formula costs more; else what they took on average.
+    """
+    mean_told, mean = (fmean(values) for values in zip(*measured, strict=True))
+    spread = sum((each - mean_told) ** 2 for each, _ in measured)
+    if math.isclose(spread, 0.0, abs_tol=1e-12):
+        return mean
+    slope = sum((each - mean_told) * (took - mean) for each, took in measured) / spread
+    return max(0.0, mean + max(0.0, slope) * (told - mean_told))
 
 
 def _plain(problem: Problem) -> Method:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -23,23 +23,30 @@ from softmask.runs.store import RunWriter, Store
 TRAINING_BATCHES, MORE_BATCHES, OTHER_IMAGES = 4, 16, 64
 SECONDS, REPEATS = 2.0, 6
 # So many tasks; then, where the method grows dearer, as many as can be done in a while: more where they are quick.
-EARLY, LATER, LATER_IF_QUICK = 2, 5, 8
+EARLY, LATER, LATER_IF_QUICK = 2, 5, 12
 # A validation image is only looked at; a training image is looked at, traced back and learned from.
 FORWARD = 1 / 3
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """What the last of the rehearsed stages took, in seconds and bytes."""
+class Stage:
+    """What one rehearsed task took, in seconds."""
 
-    tasks: int
-    """So many were rehearsed."""
+    task: int
+    """Counted from 1."""
     image: float
     """Learning from one image once."""
     end: float
     """The end of the task, for each of its training images."""
     look: float
-    """Evaluating one image."""
+    """Evaluating one image, the mean over the tasks up to this one."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a rehearsal took, in seconds and bytes."""
+
+    stages: tuple[Stage, ...]
     event: float
     """Writing down one event."""
     saving: float
@@ -62,8 +69,9 @@ class _Watched:
     def __init__(self, writer: RunWriter) -> None:
         self.writer = writer
         self.saving, self.events, self.event_seconds, self.working_bytes = 0.0, 0, 0.0, 0
-        self.last_task: dict[str, Any] = {}
-        self.measured_from = self.measured_until = 0.0
+        self.tasks: list[dict[str, Any]] = []
+        self.evaluated: list[float] = []
+        self.learned_at = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.writer, name)
@@ -74,8 +82,11 @@ class _Watched:
         now = time.perf_counter()
         self.events, self.event_seconds = self.events + 1, self.event_seconds + now - start
         if kind == "task":
-            self.last_task, self.measured_from = facts, now
-        self.measured_until = now
+            self.tasks.append(facts | {"saving": self.saving})
+            self.evaluated.append(0.0)
+            self.learned_at = now
+        elif kind == "accuracy":
+            self.evaluated[-1] = now - self.learned_at
 
     def save_progress(self, stage: int, state: Any) -> None:
         start = time.perf_counter()
@@ -90,8 +101,8 @@ class _Watched:
         self.working_bytes = max(self.working_bytes, before + newest.stat().st_size)
 
 
-def rehearse(config: RunConfig, sequence: TaskSequence, *, grows: bool = False, at_least: int = 1) -> list[Rehearsal]:
-    """Of the beginning, several times where one is over in a moment. Then, if the method `grows`, of a later part.
+def rehearse(config: RunConfig, sequence: TaskSequence, *, grows: bool = False, at_least: int = 1) -> Rehearsal:
+    """The beginning, several times where one is over in a moment. Then, if the method `grows`, more tasks.
 
     What a rehearsal takes varies, and the first warms up.
     """
@@ -100,27 +111,28 @@ def rehearse(config: RunConfig, sequence: TaskSequence, *, grows: bool = False, 
     while len(found) < at_least or (len(found) < REPEATS and time.perf_counter() - start < SECONDS):
         # More batches where there is time: what a task's end costs once, however many images, is then not overrated.
         found.append(_rehearsed(config, sequence, EARLY, MORE_BATCHES if found else TRAINING_BATCHES))
-    quick, early = len(found) > at_least, _typical(found[1:] or found)
-    if not grows or len(sequence.tasks) <= EARLY:
-        return [early]
-    tasks, batches, times = (LATER_IF_QUICK, MORE_BATCHES, 3) if quick else (LATER, TRAINING_BATCHES, 1)
-    return [early, _typical([_rehearsed(config, sequence, tasks, batches) for _ in range(times)])]
+    quick, warm = len(found) > at_least, found[1:] or found
+    stages = [each.stages[-1] for each in warm]
+    if grows and len(sequence.tasks) > EARLY:
+        tasks, batches = (LATER_IF_QUICK, MORE_BATCHES) if quick else (LATER, TRAINING_BATCHES)
+        stages += _rehearsed(config, sequence, tasks, batches).stages[1:]
+    return _typical(warm, stages)
 
 
-def _typical(found: Sequence[Rehearsal]) -> Rehearsal:
+def _typical(found: Sequence[Rehearsal], stages: Sequence[Stage]) -> Rehearsal:
     """Of times the mean, since a long run meets what disturbs them as often; of sizes the middle."""
     values = {field.name: [getattr(each, field.name) for each in found] for field in fields(Rehearsal)}
+    del values["stages"]
     typical: dict[str, Any] = {
         name: (fmean if isinstance(of[0], float) else median_low)(of) for name, of in values.items()
     }
-    return Rehearsal(**typical)
+    return Rehearsal(stages=tuple(stages), **typical)
 
 
 def _rehearsed(config: RunConfig, sequence: TaskSequence, count: int, batches: int) -> Rehearsal:
-    """So many tasks, or all; of the last, which is measured, so many batches."""
+    """So many tasks, or all, of so many batches each."""
     training = replace(config.training, epochs=1, joint_epochs=1)
-    tasks = [_short(task, TRAINING_BATCHES * training.batch) for task in sequence.tasks[:count]]
-    tasks[-1] = _short(sequence.tasks[len(tasks) - 1], batches * training.batch)
+    tasks = [_short(task, batches * training.batch) for task in sequence.tasks[:count]]
     tests = [_first(test, OTHER_IMAGES) for test in sequence.tests[:count]]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -136,19 +148,9 @@ def _rehearsed(config: RunConfig, sequence: TaskSequence, count: int, batches: i
             kept, told = _bytes_in(writer.path), (writer.path / "events.jsonl").read_text().splitlines(keepends=True)
     finally:
         torch.set_num_threads(threads)
-    last = watched.last_task
-    learned = [tasks[i] for i in last["ids"]]
-    images = sum(task.train.count for task in learned)
-    looked_at = sum(task.val.count + test.count for task, test in zip(tasks, tests, strict=True))
-    event = watched.event_seconds / watched.events
-    evaluated = watched.measured_until - watched.measured_from - event * len(tasks)
-    seconds = last["learn_seconds"] - watched.saving - event
     return Rehearsal(
-        tasks=len(tasks),
-        image=max(0.0, seconds) / (images + FORWARD * sum(task.val.count for task in learned)),
-        end=last["end_seconds"] / images,
-        look=max(0.0, evaluated) / looked_at,
-        event=event,
+        stages=tuple(_stages(watched, tasks, tests)),
+        event=watched.event_seconds / watched.events,
         saving=watched.saving,
         memory_bytes=peak_memory() or 0,  # with the copies that live only while the state is saved
         kept_bytes=kept - sum(map(len, told)),
@@ -156,6 +158,22 @@ def _rehearsed(config: RunConfig, sequence: TaskSequence, count: int, batches: i
         row_bytes=_mean_length([line for line in told if '"accuracy"' in line[:24]]),
         event_bytes=_mean_length([line for line in told if '"accuracy"' not in line[:24]]),
     )
+
+
+def _stages(watched: _Watched, tasks: Sequence[Task], tests: Sequence[Batches]) -> Iterator[Stage]:
+    event = watched.event_seconds / watched.events
+    learned: list[int] = []
+    for facts, evaluated in zip(watched.tasks, watched.evaluated, strict=True):
+        learned += facts["ids"]
+        images = sum(tasks[i].train.count for i in facts["ids"])
+        passes = images + FORWARD * sum(tasks[i].val.count for i in facts["ids"])
+        looked_at = sum(tasks[i].val.count + tests[i].count for i in learned)
+        yield Stage(
+            task=len(learned),
+            image=max(0.0, facts["learn_seconds"] - facts["saving"] - event) / passes,
+            end=facts["end_seconds"] / images,
+            look=max(0.0, evaluated - event * len(learned)) / looked_at,
+        )
 
 
 def _short(task: Task, images: int) -> Task:
