@@ -46,7 +46,7 @@ def test_commands_exist_with_their_options(line: str) -> None:
     while hasattr(command, "commands"):
         assert words[0] in command.commands, f"{words[0]!r} is no verb"
         command = command.commands[words.pop(0)]
-    known = {option for parameter in command.params for option in parameter.opts}
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
     assert {word for word in words if word.startswith("-")} <= known
 
 
