@@ -25,6 +25,7 @@ from torch import Tensor
 
 from softmask.continual.description import DescriptionError, ModelConfig, parse_config
 from softmask.errors import SoftmaskError
+from softmask.runs.lease import opened_unless_a_link
 from softmask.runs.state_file import StateFileError, read_state, write_json, write_state
 
 LARGEST_CONFIG = 64_000_000
@@ -101,13 +102,12 @@ class ModelFolder:
         try:
             self.note(event)
             self.tidy(config)
-        except OSError as error:  # the model itself is safe by now
+        except (OSError, SoftmaskError) as error:  # the model itself is safe by now
             warnings.warn(f"{self.path} is saved, but not tidied up: {error}", stacklevel=2)
 
     def note(self, event: Mapping[str, Any]) -> None:
         """For people to read; the model does not depend on it."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW  # a link could lead anywhere
-        with open(os.open(self.history, flags, 0o666), "ab") as file:
+        with open(opened_unless_a_link(self.history, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
             file.write((json.dumps(event) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())

@@ -22,8 +22,13 @@ SCALES = ("auto", "gradient", "update")
 
 def concerned(mask: SoftMask, optimizer: Optimizer, head: Sequence[nn.Parameter]) -> bool:
     """Whether the optimizer moves anything of the backbone or the head."""
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    held = held_by(optimizer)
     return any(id(parameter) in held for parameter in (*mask.parameters().values(), *head))
+
+
+def held_by(optimizer: Optimizer) -> set[int]:
+    """The ids of what it may move. To be asked anew for each step: groups may be added."""
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 class Attachment:
@@ -77,7 +82,7 @@ class Attachment:
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            self.mask.scale_gradients(self._held(), self.head)
+            self.mask.scale_gradients(held_by(optimizer), self.head)
             return None
         # The closure makes the gradients, so they are scaled right after it.
         return (optimizer, self._masked(closure), *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
@@ -115,10 +120,6 @@ class Attachment:
         self._outermost = step
         return False
 
-    def _held(self) -> set[int]:
-        """Asked anew for each step: groups may be added."""
-        return {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
-
     def _after_load(self, _: Optimizer) -> None:
         self._gathering_since = None  # nobody knows under which mask the loaded momentum was gathered
 
@@ -128,7 +129,7 @@ class Attachment:
         watched = self.mask.parameters()
         own = {id(parameter) for parameter in watched.values()}
         # An optimizer moves whatever it holds a gradient of, though it may not require one any more.
-        held = self._held()
+        held = held_by(self.optimizer)
         scaled: list[tuple[nn.Parameter, str | float]] = [(p, name) for name, p in watched.items()]
         scaled += [(p, self.mask.mean()) for p in self.head if id(p) not in own]
         self._before = [(p, p.detach().clone(), which) for p, which in scaled if id(p) in held]
@@ -139,7 +140,7 @@ class Attachment:
     def _masked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def masked_closure() -> Any:
             result = closure()
-            self.mask.scale_gradients(self._held(), self.head)
+            self.mask.scale_gradients(held_by(self.optimizer), self.head)
             return result
 
         return masked_closure

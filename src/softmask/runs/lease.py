@@ -48,7 +48,7 @@ class Lease:
                 )
             aside = self.path.with_name(self.path.name + ".tmp")
             aside.unlink(missing_ok=True)
-            with open(_opened(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
+            with open(opened_unless_a_link(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
                 file.write(json.dumps(self._claim()))
             os.replace(aside, self.path)
         self._thread = threading.Thread(target=self._keep_alive, daemon=True)
@@ -119,20 +119,19 @@ class Lease:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Reading and replacing the lease is one act."""
-        with open(_opened(self._guard, os.O_RDWR | os.O_CREAT), "r+") as guard:
+        with open(opened_unless_a_link(self._guard, os.O_RDWR | os.O_CREAT), "r+") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)
             yield
 
 
-def _opened(path: Path, flags: int) -> int:
-    """Never through a link: a folder from elsewhere could lead to a file that is none of its business."""
+def opened_unless_a_link(path: Path, flags: int) -> int:
+    """A file in a folder from elsewhere, which could be a link to a file that is none of its business."""
     try:
-        found = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise FolderBusyError(f"{path}: refused, it is a link") from None
+            raise SoftmaskError(f"{path}: refused, it is a link") from None
         raise
-    return found
 
 
 def _machine() -> str:
