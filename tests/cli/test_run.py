@@ -92,6 +92,7 @@ def test_a_dry_run_tells_the_cost_and_writes_nothing(tmp_path: Path, form: list[
         (["--set", "width=9"], "width must lie above 0 and up to 8, not 9"),
         (["--set", "seeds.order=-1"], "seeds.order: a seed is 0 or more, not -1"),
         (["--set", "lr=Infinity"], "finite numbers"),
+        (["--device", "gpu"], "there is no device 'gpu'; devices are called cpu, cuda"),
         (["--set", "width"], "--set takes name=value, not 'width'"),
         (["--set", "=3"], "--set takes name=value, not '=3'"),
     ],

@@ -14,11 +14,13 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from softmask import ContinualModel
+from softmask.continual import model as continual_model
 from softmask.continual.inspection import LITTLE_ROOM
 from softmask.continual.learner import LearnerError
 from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.runs.lease import FolderBusyError, Lease
 from tests.continual.examples import QUICK, blobs, longer, small_model, write_digits
+from tests.pretended_device import DEVICE, pretended_device
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,26 @@ def test_learning_apart_is_learning_in_one_go(tmp_path: Path) -> None:
     x = blobs(0)[0]
     one, two = (ContinualModel.open(tmp_path / name) for name in ("one", "two"))
     assert torch.equal(one.probabilities(x, 0), two.probabilities(x, 0))
+
+
+@pytest.mark.filterwarnings("ignore:.*to a meta parameter")
+def test_on_another_device_it_learns_and_answers_as_on_the_cpu(tmp_path: Path) -> None:
+    x, backbone, head = blobs(0)[0], nn.Linear(6, 3), nn.Linear(3, 2)
+    adopted = {"network": lambda: nn.Linear(6, 3), "input_shape": (6,)}
+    here = small_model(tmp_path / "here", tasks=2)
+    ContinualModel.adopt(tmp_path / "adopted", backbone, head, "old", blobs(0), **adopted)
+    with pretended_device(continual_model):
+        there = small_model(tmp_path / "there", tasks=1, device="pretended")
+        ContinualModel.open(tmp_path / "there", device="pretended").learn("task 1", blobs(1), training=QUICK)
+        there.learn("task 2", blobs(2), training=QUICK, probe=3)  # after it saw what the other has learned
+        assert there.inspect(probe=True).drift[0].changed == 0
+        ContinualModel.adopt(
+            tmp_path / "there too", backbone.to(DEVICE), head.to(DEVICE), "old", blobs(0), device="pretended", **adopted
+        )
+    here.learn("task 2", blobs(2), training=QUICK)
+    again = ContinualModel.open(tmp_path / "there")
+    assert all(torch.equal(here.probabilities(x, task), again.probabilities(x, task)) for task in range(3))
+    assert (tmp_path / "there too").exists()
 
 
 def test_predictions_have_names_and_probabilities(known: Path) -> None:

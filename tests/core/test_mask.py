@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from softmask import SoftMask
 from tests.core.examples import same, small_backbone, small_batches
+from tests.pretended_device import DEVICE, pretended_device
 
 
 def two_tensors() -> tuple[nn.Linear, SoftMask]:
@@ -511,3 +512,20 @@ def test_batches_may_come_from_a_generator() -> None:
     listed.consolidate(small_batches(), head, old)
     generated.consolidate(batches(), head, old)
     assert same(listed.importance, generated.importance)
+
+
+# ------------------------------------------------------------------------------------------------- other devices
+
+
+def test_importance_follows_a_backbone_that_is_moved() -> None:
+    backbone, head, batches = small_backbone(), nn.Linear(6, 3), small_batches()
+    here, there = copy.deepcopy(backbone), copy.deepcopy(backbone)
+    expected, mask = SoftMask(here), SoftMask(there)
+    expected.consolidate(batches, head)
+    with pretended_device():
+        there.to(DEVICE)
+        mask.consolidate([(x.to(DEVICE), y.to(DEVICE)) for x, y in batches], copy.deepcopy(head).to(DEVICE))
+        assert {tensor.device for tensor in mask.importance.values()} == {DEVICE}
+        assert {mask.factor(name, p).device for name, p in mask.parameters().items()} == {DEVICE}
+        found = {name: tensor.to("cpu") for name, tensor in mask.importance.items()}
+    assert same(found, dict(expected.importance))

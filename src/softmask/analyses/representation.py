@@ -13,6 +13,7 @@ from softmask.analyses.grouping import Group, finished_groups, sequence_order
 from softmask.analyses.revival import has_checkpoint, require_checkpoint, revived
 from softmask.analyses.table import Cell, Table, Value
 from softmask.errors import SoftmaskError
+from softmask.learning.device import random_apart
 from softmask.learning.evaluation import EVALUATION_BATCH, accuracy
 from softmask.learning.fit import Fit
 from softmask.learning.method import Method
@@ -120,7 +121,7 @@ def linear_accuracy(
     The backbone is fixed and its dropout off: the features are computed once.
     """
     training, seeds = config.training, config.seeds
-    with torch.random.fork_rng(devices=[]):
+    with random_apart():
         torch.manual_seed(derive(seeds.batches, "representation", task.name))
         train, val, tested = (_features(method, part, learned, union) for part in (task.train, task.val, test))
         width = train.images.size(1)

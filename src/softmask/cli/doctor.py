@@ -35,7 +35,9 @@ def doctor(data: options.Data = None) -> None:
     out.print("packages: " + ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES))
     waiting = os.environ.get("OMP_WAIT_POLICY", "not set: waiting threads spin, which slows a shared machine down")
     out.print(f"cores {os.cpu_count()}, torch threads {torch.get_num_threads()}, OMP_WAIT_POLICY {waiting}")
-    out.print(f"GPU: {'yes, but not tested by us' if torch.cuda.is_available() else 'none; all runs use the CPU'}")
+    out.print(
+        f"GPU: {'yes: --device cuda (not tested by us)' if torch.cuda.is_available() else 'none; all runs use the CPU'}"
+    )
     for name in SEQUENCES.names():
         out.print(f"{name:6} {_found(name, data)}")
     start = time.monotonic()

@@ -16,6 +16,7 @@ from softmask.cli.printing import out, problem, tell
 from softmask.errors import ConfigError
 from softmask.executors import NAMES, RayExecutor, make_executor
 from softmask.learning.catalogue import METHODS
+from softmask.learning.device import find_device
 from softmask.runs.grid import Cell, Grid, paper_grid
 from softmask.runs.grid_file import GridFile, parse_seeds, read_grid_file
 from softmask.runs.grid_forecast import GridForecast, forecast_grid
@@ -44,6 +45,7 @@ def grid_command(
     store: options.StorePath = options.DEFAULT_STORE,
     settings: options.Settings = None,
     change: options.Changes = None,
+    device: options.Device = "cpu",
     executor: ExecutorName = "processes",
     jobs: Jobs = None,
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; `auto` for this machine's.")] = None,
@@ -68,6 +70,8 @@ def grid_command(
     )
     grid = make_grid(wanted, options.parse_changes(change))
     workers = make_executor(executor, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
+    if not isinstance(workers, RayExecutor):  # else it is the nodes that must have it
+        find_device(device)
     kept = Store(store)
     for name, reason in grid.left_out.items():
         tell(f"left out: {name}: {reason}")
@@ -83,6 +87,7 @@ def grid_command(
             data=data,
             keep=keep,
             checkpoint_every=checkpoint_every,
+            device=device,
             retry_failed=retry_failed,
             listening=functools.partial(tracked, names=track) if track else None,
         ):

@@ -43,6 +43,7 @@ def learn(
         typer.Option("--set", help="`lr`, `epochs`, ...; for a new model also `settings.NAME`. May be repeated."),
     ] = None,
     probe: Annotated[int, typer.Option(min=0, help="Keep so many samples for `inspect --probe`.")] = 0,
+    device: options.Device = "cpu",
     as_json: options.AsJson = False,
 ) -> None:
     """Teach a model one more task from pictures; the first time, make the model. Needs no old pictures.
@@ -53,7 +54,7 @@ def learn(
     _, settings = split_changes(changes)  # what is wrong with them is told before anything is made
     side = None if size is None and channels is None else (channels or 3, size or 32, size or 32)
     wanted = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
-    opened = open_or_create(model, {k: v for k, v in wanted.items() if v is not None}, settings)
+    opened = open_or_create(model, {k: v for k, v in wanted.items() if v is not None}, settings, device)
     training, _ = split_changes(changes, len(opened.tasks))
     name = task or pictures.resolve().name
     try:
@@ -75,13 +76,13 @@ def learn(
     out.print(f"the model in {model} knows {len(opened.tasks)} tasks: {', '.join(opened.tasks)}")
 
 
-def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any]) -> ContinualModel:
+def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any], device: str = "cpu") -> ContinualModel:
     """What is asked of a new model must not contradict one that is there."""
     network = wanted.get("network")
     allow_own_code(network)
     if not ModelFolder(path).exists():
-        return ContinualModel.create(path, settings=settings, **wanted)
-    opened = ContinualModel.open(path, network)
+        return ContinualModel.create(path, settings=settings, device=device, **wanted)
+    opened = ContinualModel.open(path, network, device=device)
     known = opened.config.to_dict() | {"input_shape": opened.config.input_shape}
     for name, value in wanted.items():
         if known[name] != value:

@@ -20,6 +20,7 @@ Data = Annotated[
     Path | None,
     typer.Option("--data", envvar="SOFTMASK_DATA", help="Folder with the data sets, for sequences that need one."),
 ]
+Device = Annotated[str, typer.Option("--device", help="Where to compute: `cpu`, or as in `cuda`, `cuda:1`.")]
 StorePath = Annotated[Path, typer.Option("--store", envvar="SOFTMASK_STORE", help="Folder in which runs are kept.")]
 Changes = Annotated[
     list[str] | None,

@@ -22,6 +22,7 @@ def predict(
     pictures: Annotated[list[Path], typer.Argument(help="Pictures, or folders of them.")],
     task: Annotated[str | None, typer.Option(help="Which task they belong to; without it every head answers.")] = None,
     network: OwnNetwork = None,
+    device: options.Device = "cpu",
     as_json: options.AsJson = False,
 ) -> None:
     """Name the class of each picture, with the probabilities.
@@ -29,7 +30,7 @@ def predict(
     Example: `softmask predict pets-model new-photos --task cats-vs-dogs`
     """
     allow_own_code(network)
-    found = ContinualModel.open(model, network).predict(pictures, task)
+    found = ContinualModel.open(model, network, device=device).predict(pictures, task)
     if as_json:
         out.print_json(json.dumps([dataclasses.asdict(prediction) for prediction in found]))
         return

@@ -16,7 +16,8 @@ from softmask.cli.grid import ExecutorName, Jobs, Names, Seeds, Sequences, split
 from softmask.cli.grid_display import GridDisplay, cell_name
 from softmask.cli.printing import out, problem, tell
 from softmask.errors import SoftmaskError
-from softmask.executors import Executor, make_executor
+from softmask.executors import Executor, RayExecutor, make_executor
+from softmask.learning.device import find_device
 from softmask.paper import paper_tables
 from softmask.report.formats import WRITERS
 from softmask.reproduction import NAMES, Recipe, recipe
@@ -38,6 +39,7 @@ def reproduce_command(
     store: options.StorePath = options.DEFAULT_STORE,
     settings: options.Settings = None,
     change: options.Changes = None,
+    device: options.Device = "cpu",
     executor: ExecutorName = "processes",
     jobs: Jobs = None,
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; `auto` for this machine's.")] = None,
@@ -71,7 +73,9 @@ def reproduce_command(
         for line in forecast_grid(grid.cells(kept), kept, data, jobs=workers.jobs, keep=wanted.keep).lines():
             out.print(line)
         return
-    failed = _run(grid, wanted, kept, workers, data, retry_failed)
+    if not isinstance(workers, RayExecutor):
+        find_device(device)
+    failed = _run(grid, kept, workers, retry_failed=retry_failed, keep=wanted.keep, data=data, device=device)
     runs = _measured(wanted, grid, kept, data)
     found = tables_of(wanted, runs)
     if not found[0].rows:
@@ -89,13 +93,11 @@ def _without_runs(wanted: Recipe, names: Sequence[str] | None, data: Path | None
     return network_sizes()
 
 
-def _run(
-    grid: Grid, wanted: Recipe, store: Store, workers: Executor, data: Path | None, retry_failed: bool
-) -> list[Cell]:
+def _run(grid: Grid, store: Store, workers: Executor, *, retry_failed: bool, **how: Any) -> list[Cell]:
     """Runs what is missing; returns what failed."""
     failed = []
     with GridDisplay(grid.cells(store), workers.jobs, retry_failed=retry_failed) as display:
-        for cell in grid.run(store, workers, data=data, keep=wanted.keep, retry_failed=retry_failed):
+        for cell in grid.run(store, workers, retry_failed=retry_failed, **how):
             display.ended(cell)
             if cell.state == "failed":
                 failed.append(cell)

@@ -13,6 +13,7 @@ import typer
 from softmask.analyses.accuracy import REFERENCE, transfer
 from softmask.cli import options
 from softmask.cli.printing import Progress, out, tell
+from softmask.learning.device import find_device
 from softmask.metrics import FORMULAS
 from softmask.runs.config import RunConfig, make_config
 from softmask.runs.forecast import forecast
@@ -34,6 +35,7 @@ def run_command(
     change: options.Changes = None,
     with_one: Annotated[bool, typer.Option(help="Run ONE first if it is missing: forward transfer needs it.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell steps, time, memory and disk.")] = False,
+    device: options.Device = "cpu",
     threads: Annotated[int, typer.Option(min=1, help="Two runs side by side beat one on two threads.")] = 1,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs that a kill may cost at most.")] = 1,
     keep: Annotated[str, typer.Option(help="Which task checkpoints to keep: `last` or `all`.")] = "last",
@@ -50,34 +52,23 @@ def run_command(
     changes = options.all_changes(settings, change, method, sequence)
     config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=changes)
     if dry_run:
-        _foretell(config, data, as_json)
+        _foretell(config, data, device, as_json)
         return
-    kept = Store(store)
+    kept, how = Store(store), {"threads": threads, "device": device, "checkpoint_every": checkpoint_every, "keep": keep}
     wanted = [_reference(config), config] if with_one and method != REFERENCE else [config]
     for each in wanted:
-        done = perform(
-            each, kept, data, threads=threads, checkpoint_every=checkpoint_every, keep=keep, track=track or ()
-        )
+        done = perform(each, kept, data, track=track or (), **how)
     _show(done, kept, as_json)
 
 
-def perform(
-    config: RunConfig,
-    store: Store,
-    data: Path | None,
-    *,
-    threads: int = 1,
-    checkpoint_every: int = 1,
-    keep: str = "last",
-    track: Sequence[str] = (),
-) -> StoredRun:
+def perform(config: RunConfig, store: Store, data: Path | None, *, track: Sequence[str] = (), **how: Any) -> StoredRun:
     """Runs under a progress display; trackers get what they lack of a finished run, too."""
     with tracked(config, store, track) as listeners:
-        return _perform(config, store, data, listeners, threads=threads, checkpoint_every=checkpoint_every, keep=keep)
+        return _perform(config, store, data, listeners, **how)
 
 
 def _perform(
-    config: RunConfig, store: Store, data: Path | None, listeners: Sequence[Listener], **options: Any
+    config: RunConfig, store: Store, data: Path | None, listeners: Sequence[Listener], **how: Any
 ) -> StoredRun:
     known = store.find(config)
     if known is not None and known.finished:
@@ -86,15 +77,15 @@ def _perform(
     tasks = config.tasks or sequence_facts(config.sequence).tasks
     label = f"{config.method} on {config.sequence}"
     with Progress(label, tasks, config.training.epochs) as progress:
-        return run(config, store, data=data, watch=progress, listeners=listeners, **options)
+        return run(config, store, data=data, watch=progress, listeners=listeners, **how)
 
 
 def _reference(config: RunConfig) -> RunConfig:
     return replace(config, method=REFERENCE, settings={})
 
 
-def _foretell(config: RunConfig, data: Path | None, as_json: bool) -> None:
-    expected = forecast(config, load(config, data))
+def _foretell(config: RunConfig, data: Path | None, device: str, as_json: bool) -> None:
+    expected = forecast(config, load(config, data).on(find_device(device)))
     if as_json:
         out.print_json(json.dumps({"id": config.id(), **asdict(expected)}))
         return

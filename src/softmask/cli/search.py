@@ -13,6 +13,7 @@ from softmask.cli import options
 from softmask.cli.printing import Progress, out, tell
 from softmask.errors import SoftmaskError
 from softmask.executors import ProcessExecutor
+from softmask.learning.device import find_device
 from softmask.report.search_history import check_figure, draw_history
 from softmask.runs.settings_file import FoundSettings, write_settings
 from softmask.sequences import sequence_facts
@@ -38,6 +39,7 @@ def search_command(
         str | None, typer.Option(help="Where Optuna keeps the trials: a journal file, or the URL of a database.")
     ] = None,
     change: options.Changes = None,
+    device: options.Device = "cpu",
     dropout: Annotated[bool, typer.Option(help="Search the network's two dropout rates, too.")] = True,
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, help="Trials at once, a process each. Only one is repeatable.")
@@ -63,10 +65,11 @@ def search_command(
         dropout=dropout,
         changes=options.parse_changes(change),
     )
-    search = Search.of(plan, store, study=study, data=data)
+    search = Search.of(plan, store, study=study, data=data, device=device)
     written = out_file or search.folder / "settings.json"
     drawn = figure or (out_file.with_suffix(".svg") if out_file else search.folder / "history.svg")
     check_figure(drawn)  # now, not after hours
+    find_device(device)
     search.begin()
     if jobs == 1:
         _work(search)

@@ -17,6 +17,7 @@ from softmask.continual.networks import BUILT_IN, Network, check_trusted, make_b
 from softmask.core import SoftMask
 from softmask.errors import ConfigError, UnknownName, choices
 from softmask.learning.catalogue import METHODS
+from softmask.learning.device import random_apart
 from softmask.learning.method import Method
 from softmask.learning.networks import Backbone
 from softmask.learning.problem import Problem
@@ -71,7 +72,7 @@ def make_method(config: ModelConfig, network: Network, classes: tuple[int, ...])
         seeds=Seeds.all_from(config.seed),
         make=make,
     )
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with random_apart(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that statistics are unprotected: they are frozen after the first task
         torch.manual_seed(derive(config.seed, "weights"))
         method = METHODS.load(config.method)(problem, method_settings(config.method, config.settings))

@@ -34,6 +34,7 @@ from softmask.continual.networks import Network, name_of
 from softmask.continual.probes import keep_probe, measure_drift
 from softmask.continual.teaching import Watch, make_task, teach
 from softmask.errors import SoftmaskError, UnknownName
+from softmask.learning.device import find_device
 from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
 from softmask.learning.training import Training
@@ -62,9 +63,12 @@ class ContinualModel:
     model.predict("new-photos", task="cats-vs-dogs")
     """
 
-    def __init__(self, folder: ModelFolder, config: ModelConfig, network: Network, method: Method) -> None:
+    def __init__(
+        self, folder: ModelFolder, config: ModelConfig, network: Network, method: Method, device: torch.device
+    ) -> None:
         """Use `create`, `open` or `adopt`."""
-        self._folder, self.config, self._network, self._method = folder, config, network, method
+        self._folder, self.config, self._network, self._method = folder, config, network, method.to(device)
+        self._device = device
 
     @classmethod
     def create(
@@ -77,21 +81,23 @@ class ContinualModel:
         method: str = "spg",
         settings: Mapping[str, Any] | None = None,
         seed: int = 1,
+        device: str = "cpu",
     ) -> ContinualModel:
-        """A new model that knows nothing yet, in a folder of its own."""
+        """A new model that knows nothing yet, in a folder of its own. It may be opened on another device later."""
+        where = find_device(device)
         config = _new_config(network, input_shape, width, method, settings, seed)
         learner, folder = make_method(config, network, ()), ModelFolder(Path(path))
         _found(folder, config, learner, _event("created", network=config.network, method=method))
-        return cls(folder, config, network, learner)
+        return cls(folder, config, network, learner, where)
 
     @classmethod
-    def open(cls, path: str | Path, network: Network | None = None) -> ContinualModel:
+    def open(cls, path: str | Path, network: Network | None = None, *, device: str = "cpu") -> ContinualModel:
         """The model in a folder. One with a network of your own is opened only if you name that network here."""
-        folder = ModelFolder(Path(path))
+        folder, where = ModelFolder(Path(path)), find_device(device)
         for attempt in range(ATTEMPTS):
             config = folder.read_config()
             try:
-                return cls(folder, config, network or config.network, load_method(folder, config, network))
+                return cls(folder, config, network or config.network, load_method(folder, config, network), where)
             except ModelFolderError:
                 # A task may have been learned, and this generation removed, while it was read.
                 if attempt == ATTEMPTS - 1 or folder.read_config().generation == config.generation:
@@ -114,19 +120,21 @@ class ContinualModel:
         settings: Mapping[str, Any] | None = None,
         width: float = 1.0,
         seed: int = 1,
+        device: str = "cpu",
     ) -> ContinualModel:
         """Take a model that was trained elsewhere, and protect what it knows, as a sample of its data shows it.
 
         `network` makes a module like `backbone`, for the day on which the folder is opened again; `head` is the linear
         layer that follows the backbone.
         """
-        config = _new_config(network, input_shape, width, method, settings, seed)
+        config, where = _new_config(network, input_shape, width, method, settings, seed), find_device(device)
         _checked_name(task)
         train, val = read_task(sample, None, config.input_shape, classes, (seed, task))
-        taught = take_over(config, network, backbone, head, make_task(config, task, train, val), train.classes)
+        known = make_task(config, task, train, val).on(where)
+        taught = take_over(config, network, backbone, head, known, train.classes)
         config, folder = replace(config, generation=1, tasks=(taught.facts,)), ModelFolder(Path(path))
         _found(folder, config, taught.method, _event("adopted", task=task, accuracy=taught.facts.accuracy))
-        return cls(folder, config, network, load_method(folder, config, network))
+        return cls(folder, config, network, load_method(folder, config, network), where)
 
     @property
     def path(self) -> Path:
@@ -164,7 +172,7 @@ class ContinualModel:
                 raise SoftmaskError(f"the model knows a task {name!r} already: give the new one another name")
             self._folder.tidy(self.config)
             known, held = read_task(train, val, self.config.input_shape, classes, (self.config.seed, name))
-            task = make_task(self.config, name, known, held)
+            task = make_task(self.config, name, known, held).on(self._device)
             training = training or usual_training(len(self.config.tasks))
             taught = teach(self.config, self._network, self._method.state_dict(), task, known.classes, training, watch)
             facts = taught.facts
@@ -227,8 +235,9 @@ class ContinualModel:
     def _answers(self, method: Method, inputs: Tensor, task: int) -> Tensor:
         normalise = normalise_bytes(inputs, self.config.normalise)
         with evaluating(method), torch.inference_mode():
-            answers: Tensor = method(normalise(inputs) if normalise else inputs, task).softmax(1)
-            return answers
+            there = inputs.to(self._device)
+            answers: Tensor = method(normalise(there) if normalise else there, task).softmax(1)
+            return answers.to("cpu")
 
     def _prediction(self, item: str, task: int, row: Tensor) -> Prediction:
         known = self.config.tasks[task]
@@ -240,7 +249,7 @@ class ContinualModel:
         """Another process may have learned since."""
         config = self._folder.read_config()
         if config != self.config:
-            self.config, self._method = config, load_method(self._folder, config, self._network)
+            self.config, self._method = config, load_method(self._folder, config, self._network).to(self._device)
 
 
 def _new_config(

@@ -156,9 +156,10 @@ class SoftMask:
         for name, new in importance.items():
             _require_in_range(name, new)
         for name, new in importance.items():
-            old = self.importance[name]
-            part = local(old)
-            self.importance[name] = like_shards(torch.maximum(part, local(new).to(part)), old)
+            old, found = self.importance[name], local(new)
+            # The backbone may have been moved since: importance follows to where it is measured.
+            part = local(old).to(found.device)
+            self.importance[name] = like_shards(torch.maximum(part, found.to(part.dtype)), old)
 
     def mean(self) -> float:
         """The average in eq. 7, over all parameters together; of the binary mask if there is a threshold."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from softmask.errors import SoftmaskError
+from softmask.learning.device import random_states, set_random_states
 from softmask.learning.evaluation import validate
 from softmask.learning.method import Method, Step
 from softmask.learning.task import Task
@@ -198,7 +198,7 @@ class Fitter:
             for name, fit in self._fits.items()
         }
         order = self.task.train.generator
-        generators: dict[str, Tensor] = {"global": torch.get_rng_state(), "order": order.get_state()}
+        generators = random_states(self.task.train.device) | {"order": order.get_state()}
         state = {"fits": fits, "notes": self.notes, "epochs": self.epochs, "generators": generators}
         self._save(state | {"method": self.method.snapshot()})
 
@@ -211,5 +211,5 @@ class Fitter:
     def _resume(self, saved: State) -> None:
         self.notes, self._waiting, self.epochs = dict(saved["notes"]), dict(saved["fits"]), saved.get("epochs", 0)
         self.method.restore(saved["method"])
-        torch.set_rng_state(saved["generators"]["global"])
+        set_random_states(saved["generators"], self.task.train.device)
         self.task.train.generator.set_state(saved["generators"]["order"])

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from softmask.learning.device import random_apart
 from softmask.learning.masked_sgd import MaskedSGD
 from softmask.learning.problem import Problem
 from softmask.learning.seeds import derive
@@ -227,7 +228,7 @@ class Method(nn.Module):
         Passes at task ends run under it: a method that adds one is then still comparable, bit for bit, with one that
         does not.
         """
-        with torch.random.fork_rng(devices=[]):
+        with random_apart(task.train.device):
             torch.manual_seed(derive(self.problem.seeds.batches, task.name, type(self).__name__))
             yield
 

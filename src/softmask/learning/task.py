@@ -64,9 +64,17 @@ class Batches:
             yield self._load(part if order is None else order[part])
 
     def _load(self, which: slice | Tensor) -> tuple[Tensor, Tensor]:
-        x = self.images[which].to(self.device, non_blocking=True)
-        y = self.labels[which].to(self.device, non_blocking=True)
+        x, y = self._moved(self.images[which]), self._moved(self.labels[which])
         return (self.normalise(x) if self.normalise else x), y
+
+    def _moved(self, part: Tensor) -> Tensor:
+        """On the device. From pinned memory a copy to a GPU goes on while the next batch is prepared."""
+        pinned = part.pin_memory() if self.device.type == "cuda" and part.device.type == "cpu" else part
+        return pinned.to(self.device, non_blocking=True)
+
+    def on(self, device: torch.device) -> Batches:
+        """The same batches, handed out on a device."""
+        return self.batched(self.size, shuffle=self.shuffle, seed=self.seed, device=device)
 
     @property
     def count(self) -> int:
@@ -115,6 +123,10 @@ class Task:
         """The task's position; for a joint task, the last of its positions."""
         return self.ids[-1]
 
+    def on(self, device: torch.device) -> Task:
+        """The task, handed out on a device."""
+        return replace(self, train=self.train.on(device), val=self.val.on(device))
+
     def batched(self, size: int, *, shuffle: bool, seed: int, device: torch.device | str | None = None) -> Task:
         """The task with training batches of another size or order."""
         train = self.train.batched(size, shuffle=shuffle, seed=seed, device=device)
@@ -139,6 +151,18 @@ class TaskSequence:
     @property
     def classes(self) -> tuple[int, ...]:
         return tuple(task.classes for task in self.tasks)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its batches are handed out."""
+        return self.tasks[0].train.device
+
+    def on(self, device: torch.device) -> TaskSequence:
+        """The sequence, handed out on a device; itself where that is so already."""
+        if device == self.device:
+            return self
+        tasks, tests = (task.on(device) for task in self.tasks), (test.on(device) for test in self.tests)
+        return replace(self, tasks=tuple(tasks), tests=tuple(tests))
 
     def first(self, count: int) -> TaskSequence:
         """The sequence cut after `count` tasks."""

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from softmask.learning.catalogue import register
+from softmask.learning.device import random_states, set_random_states
 from softmask.learning.evaluation import accuracy, evaluating
 from softmask.learning.fit import Fitter
 from softmask.learning.method import Cost, Facts, Step, require_above_zero, search
@@ -95,9 +96,9 @@ class CAT(HAT):
         if "tried" not in fit.notes:
             # The task itself is learned with the draws and batches with which HAT would learn it.
             order = task.train.generator
-            before = fit.notes.setdefault("before", [torch.get_rng_state(), order.get_state()])
+            before = fit.notes.setdefault("before", [random_states(task.train.device), order.get_state()])
             fit.notes["tried"] = self.try_earlier_tasks(task, fit) if task.id > 0 else {}
-            torch.set_rng_state(before[0])
+            set_random_states(before[0], task.train.device)
             order.set_state(before[1])
         self.tried: Facts = fit.notes["tried"]
         self.release_similar(task)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from softmask.learning.catalogue import register
+from softmask.learning.device import random_apart
 from softmask.learning.method import Cost, Method
 from softmask.learning.problem import Problem
 from softmask.learning.seeds import derive
@@ -35,7 +36,7 @@ class ONE(Method):
         super().begin_task(task)
         for index, backbone in enumerate(self.backbones):
             backbone.requires_grad_(index == task.id)
-        with torch.random.fork_rng(devices=[]):
+        with random_apart(task.train.device):
             torch.manual_seed(derive(self.problem.seeds.init, task.name))
             for layer in (*self.backbones[task.id].modules(), self.heads[task.id]):
                 if isinstance(layer, (nn.Conv2d, nn.Linear)):

@@ -25,6 +25,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from softmask.learning.catalogue import register
+from softmask.learning.device import random_apart
 from softmask.learning.method import Cost, Facts, Method, require_above_zero, require_share, search
 from softmask.learning.parts.masked_weights import (
     SavedMasks,
@@ -120,7 +121,7 @@ class SupSup(Method):
         head = self.head(task.id)
         if not self.masked_head:
             super().begin_task(task)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with random_apart(task.train.device), torch.no_grad():
             torch.manual_seed(derive(self.problem.seeds.init, task.name))
             head.reset_parameters()
             if self.masked_head:

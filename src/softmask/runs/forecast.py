@@ -161,7 +161,7 @@ class _Plan:
         kept = int(self.network * (1 + cost.kept_copies))
         return Forecast(
             steps=self.steps,
-            seconds=trained * _seconds_an_image(Method(self.problem), sequence, self.config),
+            seconds=trained * _seconds_an_image(Method(self.problem).to(sequence.device), sequence, self.config),
             # The network, its gradients, the best state so far and the one that is being saved; then what is kept.
             memory_bytes=int(self.network * (4 + cost.kept_copies)) + images + 300 * 2**20,
             disk_bytes=2 * kept + 2 * self.network,
@@ -193,7 +193,7 @@ def _seconds_an_image(plain: Method, sequence: TaskSequence, config: RunConfig) 
     """Times a few steps of plain training, the unit of all costs."""
     task, size = sequence.tasks[0], config.training.batch
     images, labels = task.train.images[: 8 * size], task.train.labels[: 8 * size]
-    part = Batches(images, labels, size, normalise=task.train.normalise)
+    part = Batches(images, labels, size, normalise=task.train.normalise, device=sequence.device)
     plain.begin_task(task)
     fit = Fit(plain, replace(task, train=part), config.training)
     before = torch.get_num_threads()

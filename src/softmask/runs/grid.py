@@ -93,6 +93,7 @@ class Grid:
         data: Path | None = None,
         keep: str = "last",
         checkpoint_every: int = 1,
+        device: str = "cpu",
         retry_failed: bool = False,
         listening: Listening | None = None,
     ) -> Iterator[Cell]:
@@ -108,6 +109,7 @@ class Grid:
             data=data and data.absolute(),
             keep=keep,
             checkpoint_every=checkpoint_every,
+            device=device,
             listening=listening,
         )
         waiting: dict[str, RunConfig] = {}
@@ -186,12 +188,10 @@ def look(config: RunConfig, store: Store, index: Index | None = None) -> Cell:
         return Cell(config, "failed", str(error))
 
 
-def _run_cell(
-    config: RunConfig, *, store: Store, data: Path | None, keep: str, checkpoint_every: int, listening: Listening | None
-) -> None:
+def _run_cell(config: RunConfig, *, store: Store, listening: Listening | None, **how: Any) -> None:
     """What a worker does. Everything worth keeping is in the store."""
     with nullcontext([]) if listening is None else listening(config, store) as listeners:
-        run(config, store, data=data, keep=keep, checkpoint_every=checkpoint_every, listeners=listeners)
+        run(config, store, listeners=listeners, **how)
 
 
 def _ended(outcome: Outcome[RunConfig, None], store: Store) -> Cell:

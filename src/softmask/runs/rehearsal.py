@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from softmask.learning.device import random_apart
 from softmask.learning.memory_use import peak_memory
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.task import Batches, Task, TaskSequence
@@ -137,7 +138,7 @@ def _rehearsed(config: RunConfig, sequence: TaskSequence, count: int, batches: i
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
+        with tempfile.TemporaryDirectory() as folder, random_apart(sequence.device):
             method = build(config, sequence)
             for buffer in method.buffers():  # the system counts memory only once it was written to
                 buffer.copy_(buffer.clone())
@@ -181,7 +182,8 @@ def _short(task: Task, images: int) -> Task:
 
 
 def _first(batches: Batches, count: int) -> Batches:
-    return Batches(batches.images[:count], batches.labels[:count], batches.size, normalise=batches.normalise)
+    images, labels = batches.images[:count], batches.labels[:count]
+    return Batches(images, labels, batches.size, normalise=batches.normalise, device=batches.device)
 
 
 def _mean_length(lines: list[str]) -> int:

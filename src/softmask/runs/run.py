@@ -15,6 +15,7 @@ import torch
 import softmask
 from softmask.errors import SoftmaskError
 from softmask.learning.catalogue import METHODS
+from softmask.learning.device import as_exact_as_a_cpu, find_device
 from softmask.learning.fit import DivergedError, Fit
 from softmask.learning.method import Method
 from softmask.learning.problem import Problem
@@ -35,6 +36,7 @@ def run(
     *,
     data: Path | None = None,
     threads: int = 1,
+    device: str = "cpu",
     checkpoint_every: int = 1,
     keep: str = "last",
     watch: Watch | None = None,
@@ -44,18 +46,19 @@ def run(
     """Runs what is not yet there: continues an interrupted run, returns a finished one at once.
 
     Results may differ in the last bits between numbers of threads, so the default is one; two runs side by side are
-    quicker than one on two threads. Without `tests` only validation accuracies are measured: such runs belong in a
-    store of their own.
+    quicker than one on two threads. Between devices they differ, too: begin and end a run on the same one. Without
+    `tests` only validation accuracies are measured: such runs belong in a store of their own.
     """
     known = store.find(config)
     if known is not None and known.finished:
         return known
-    sequence = load(config, data)
+    where = find_device(device)
+    sequence = load(config, data).on(where)
     writing = store.open(config, checkpoint_every=checkpoint_every, keep=keep, listeners=listeners)
-    with _threads(threads), writing as writer:
+    with _threads(threads), as_exact_as_a_cpu(where), writing as writer:
         if writer.finished():  # by another process, since we looked
             return StoredRun(writer.path)
-        writer.event("started", stages_done=writer.stages_done(), **circumstances())
+        writer.event("started", stages_done=writer.stages_done(), **circumstances(), device=str(where))
         try:
             _learn(config, sequence, writer, watch, tests)
         except DivergedError as error:
@@ -79,7 +82,8 @@ def build(config: RunConfig, sequence: TaskSequence) -> Method:
     """The config's method with its initial weights: the same for every method that begins with the same network."""
     problem = Problem(sequence.input_shape, sequence.classes, config.network, config.seeds)
     torch.manual_seed(derive(config.seeds.init, "weights"))
-    return METHODS.load(config.method)(problem, config.method_settings())
+    # Drawn on the CPU: the initial weights do not depend on the device.
+    return METHODS.load(config.method)(problem, config.method_settings()).to(sequence.device)
 
 
 def circumstances() -> dict[str, Any]:

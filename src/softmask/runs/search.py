@@ -65,12 +65,15 @@ class Search:
     folder: Path
     address: str
     data: Path | None = None
+    device: str = "cpu"
 
     @classmethod
-    def of(cls, plan: SearchPlan, root: Path, *, study: str | None = None, data: Path | None = None) -> Search:
+    def of(
+        cls, plan: SearchPlan, root: Path, *, study: str | None = None, data: Path | None = None, device: str = "cpu"
+    ) -> Search:
         """Everything about a search lies in one folder, unless its study is kept elsewhere."""
         folder = root / plan.name()
-        return cls(plan, folder, study or str(folder / "study.journal"), data)
+        return cls(plan, folder, study or str(folder / "study.journal"), data, device)
 
     def begin(self) -> None:
         """What comes before the first draw. Does nothing the second time."""
@@ -141,7 +144,8 @@ class Search:
         try:
             known = store.find(config)
             judge.hear(known.events() if known is not None else ())
-            done = _when_free(lambda: run(config, store, data=self.data, watch=watch, listeners=[judge], tests=False))
+            how: dict[str, Any] = {"data": self.data, "device": self.device, "watch": watch, "listeners": [judge]}
+            done = _when_free(lambda: run(config, store, tests=False, **how))
         except (Hopeless, DivergedError) as error:
             _give_up(study, trial, TrialState.PRUNED, str(error))
         except (SoftmaskError, OSError):

@@ -31,7 +31,7 @@ def cross_head_facts(
         return {}
     facts: dict[str, float] = {}
     for label, other in (("each", own), ("total", accumulated)):
-        gaps = torch.cat([(cross[name] - other[name]).flatten() for name in cross])
+        gaps = torch.cat([(gap - other[name].to(gap)).flatten() for name, gap in cross.items()])
         above = gaps > 0
         facts[f"F-{label}"] = above.double().mean().item()
         facts[f"G-{label}"] = gaps[above].double().mean().item() if above.any() else 0.0

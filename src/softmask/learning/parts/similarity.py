@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from softmask.learning.device import random_apart
 from softmask.learning.evaluation import EVALUATION_BATCH, validate
 from softmask.learning.fit import Fit, Fitter
 from softmask.learning.method import Method
@@ -46,9 +47,9 @@ class Readout(Method):
 
 def reference_accuracy(problem: Problem, task: Task, fit: Fitter) -> float:
     """Validation accuracy of a network that learns the task alone; always from the same first weights."""
-    with torch.random.fork_rng(devices=[]):
+    with random_apart(task.train.device):
         torch.manual_seed(derive(problem.seeds.init, "reference"))
-        reference = Reference(replace(problem, classes=(task.classes,)))
+        reference = Reference(replace(problem, classes=(task.classes,))).to(task.train.device)
     trial = fit(reference, "reference")
     if trial.epoch == 0:  # not resumed
         torch.manual_seed(derive(problem.seeds.batches, "reference", task.name))
@@ -65,11 +66,11 @@ def readout_accuracy(
     The earlier task's network is fixed and its dropout off: its logits are computed once. So quick is this that a kill
     repeats it; its draws follow from the tasks and it leaves those of others alone.
     """
-    with torch.random.fork_rng(devices=[]):
+    with random_apart(task.train.device):
         torch.manual_seed(derive(problem.seeds.batches, "readout", source, task.name))
         train, val = (_seen_through(logits, batches) for batches in (task.train, task.val))
         as_pictures = replace(problem, input_shape=(train.images.size(1), 1, 1), classes=(task.classes,))
-        readout = Readout(as_pictures)
+        readout = Readout(as_pictures).to(task.train.device)
         probed = replace(task, train=train, val=val)
         return _best_accuracy(Fit(readout, probed, training).run())
 

@@ -1,0 +1,71 @@
+"""Every method, on a device that is not the CPU: all that belongs together lies together, and nothing else changes."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from softmask.core.convolution import Convolution
+from softmask.learning.catalogue import METHODS
+from softmask.runs import run as running
+from softmask.runs.forecast import forecast
+from softmask.runs.store import Store, StoredRun
+from softmask.testing import Interruption, _digest, _interrupt_after, _small
+from tests.pretended_device import DEVICE, pretended_device
+
+# Torch takes the pretended tensors for those without content, and warns that nothing is copied to them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*to a meta parameter")
+QUICK = ("spg", "ewc")  # with and without a mask; the others take a minute together
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[None]:
+    # The gradient of a convolution is computed in another way on a CPU, and rounded otherwise.
+    monkeypatch.setattr(Convolution, "_as_product", lambda *_: False)
+    return pretended_device(running)
+
+
+@pytest.mark.parametrize(
+    "method", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in METHODS.names()]
+)
+def test_a_run_elsewhere_equals_one_on_the_cpu(
+    method: str, tmp_path: Path, elsewhere: contextlib.AbstractContextManager[None]
+) -> None:
+    here = running.run(_small(method), Store(tmp_path / "here"))
+    with elsewhere:
+        there = running.run(_small(method), Store(tmp_path / "there"), device="pretended")
+    assert _digest(there) == _digest(here)
+    assert there.accuracies() == here.accuracies()
+    assert [run.events("started")[0]["device"] for run in (here, there)] == ["cpu", str(DEVICE)]
+
+
+def test_a_run_elsewhere_goes_on_where_it_was_cut(
+    tmp_path: Path, elsewhere: contextlib.AbstractContextManager[None]
+) -> None:
+    config, whole = _small("spg"), Store(tmp_path / "whole")
+
+    def cut_and_resumed() -> StoredRun:
+        for _ in range(3):
+            with contextlib.suppress(Interruption):
+                running.run(config, Store(tmp_path / "cut"), device="pretended", watch=_interrupt_after(1))
+        return running.run(config, Store(tmp_path / "cut"), device="pretended")
+
+    with elsewhere:
+        assert _digest(cut_and_resumed()) == _digest(running.run(config, whole, device="pretended"))
+
+
+def test_a_forecast_rehearses_where_the_run_would_be(elsewhere: contextlib.AbstractContextManager[None]) -> None:
+    config = _small("spg")
+    with elsewhere:
+        assert forecast(config, running.load(config, None).on(DEVICE)).seconds > 0
+
+
+def test_the_pretended_device_mixes_with_no_other(elsewhere: contextlib.AbstractContextManager[None]) -> None:
+    with elsewhere:
+        there = torch.arange(3.0).to(DEVICE)
+        assert (there + 1).to("cpu").tolist() == [1.0, 2.0, 3.0]
+        with pytest.raises(RuntimeError, match="two devices"):
+            there + torch.ones(3)
