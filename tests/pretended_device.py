@@ -56,8 +56,9 @@ def _perform(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     given = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
     there = [tensor for tensor in given if isinstance(tensor, Pretended)]
     here = [tensor for tensor in given if not isinstance(tensor, Pretended)]
-    by_index = operation in INDEXING and isinstance(args[0], Pretended)  # by positions that lie on the CPU
-    if there and any(tensor.dim() for tensor in here) and operation not in COPIES and not by_index:
+    if operation in INDEXING and isinstance(args[0], Pretended):  # positions may lie on the CPU, values not
+        here = [value for value in args[2:] if isinstance(value, Tensor) and not isinstance(value, Pretended)]
+    if there and any(tensor.dim() for tensor in here) and operation not in COPIES:
         raise RuntimeError(f"{operation} with tensors of two devices")
     wanted = kwargs.get("device")
     ends_there = wanted == DEVICE if wanted is not None else bool(there)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from softmask.cli import grid as grid_verb
 from softmask.runs.store import Store
 from tests.cli.command import Ended, softmask
 
@@ -143,3 +144,26 @@ def test_cells_are_tracked_in_their_own_processes(tmp_path: Path) -> None:
     (run,) = Store(store).runs()
     assert list((run.path / "tensorboard").glob("events.out.tfevents.*"))
     assert softmask("grid", *options, "--track", "tensorbord").code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "gpu"], "there is no device 'gpu'; devices are called cpu, cuda, cuda:1"),
+        (["--executor", "ray", "--device", "mps"], "softmask computes on cpu or cuda, not on mps"),
+        (["--executor", "ray", "--device", "cuda:1", "--gpus", 1], "Ray chooses the GPU of a cell: use --device cuda"),
+        (["--executor", "ray", "--device", "cuda"], "say with --gpus what share of one each takes"),
+    ],
+)
+def test_a_device_that_cells_cannot_have(tmp_path: Path, arguments: list[object], message: str) -> None:
+    ended = grid(tmp_path / "store", "--methods", "ncl", *arguments)
+    assert ended.code == 2
+    assert message in ended.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_on_a_gpu_cells_run_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid_verb, "find_device", lambda name: name)
+    workers, rehearsed_on = grid_verb.find_workers("processes", "cuda", jobs=None)
+    assert (workers.jobs, rehearsed_on) == (1, "cuda")
+    assert grid_verb.find_workers("processes", "cuda", jobs=3)[0].jobs == 3

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from softmask.core.convolution import Convolution
+from softmask.errors import SoftmaskError
 from softmask.learning.catalogue import METHODS
 from softmask.runs import run as running
 from softmask.runs.forecast import forecast
@@ -57,6 +58,26 @@ def test_a_run_elsewhere_goes_on_where_it_was_cut(
         assert _digest(cut_and_resumed()) == _digest(running.run(config, whole, device="pretended"))
 
 
+def test_a_run_is_not_continued_on_another_device(
+    tmp_path: Path, elsewhere: contextlib.AbstractContextManager[None]
+) -> None:
+    config, store = _small("ncl"), Store(tmp_path)
+    with pytest.raises(Interruption):
+        running.run(config, store, watch=_interrupt_after(1))
+    with elsewhere, pytest.raises(SoftmaskError, match="begun on cpu and can go on only there"):
+        running.run(config, store, device="pretended")
+
+
+def test_a_gpu_in_trouble_is_no_failure_of_the_run(tmp_path: Path) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        running.run(_small("ncl"), Store(tmp_path), watch=out_of_memory)
+    (cut,) = Store(tmp_path).runs()
+    assert cut.status == "unfinished"
+
+
 def test_a_forecast_rehearses_where_the_run_would_be(elsewhere: contextlib.AbstractContextManager[None]) -> None:
     config = _small("spg")
     with elsewhere:
@@ -69,3 +90,10 @@ def test_the_pretended_device_mixes_with_no_other(elsewhere: contextlib.Abstract
         assert (there + 1).to("cpu").tolist() == [1.0, 2.0, 3.0]
         with pytest.raises(RuntimeError, match="two devices"):
             there + torch.ones(3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("method", METHODS.names())
+def test_on_a_gpu_equal_runs_are_equal_to_the_bit(method: str, tmp_path: Path) -> None:
+    first, second = (running.run(_small(method), Store(tmp_path / place), device="cuda") for place in ("a", "b"))
+    assert _digest(first) == _digest(second)

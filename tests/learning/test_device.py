@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softmask.errors import ConfigError
-from softmask.learning.device import CPU, find_device, random_apart, random_states, set_random_states
+from softmask.errors import ConfigError, SoftmaskError
+from softmask.learning.device import (
+    CPU,
+    device_facts,
+    exact,
+    find_device,
+    random_apart,
+    random_states,
+    require_begun_here,
+    set_random_states,
+)
 from softmask.learning.task import Batches
 
 
@@ -19,56 +28,110 @@ def test_a_name_that_is_none() -> None:
         find_device("gpu")
 
 
-@pytest.mark.parametrize("name", ["meta", "xla"])
-def test_a_device_that_cannot_compute_here(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"finds no {name} device here"):
+@pytest.mark.parametrize("name", ["meta", "mps", "xla:1"])
+def test_a_device_that_lacks_what_is_needed(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"computes on cpu or cuda, not on {name}"):
         find_device(name)
 
 
-def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="finds no cuda device here; use cpu"):
+    with pytest.raises(ConfigError, match="finds no GPU here; use --device cpu"):
         find_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
     assert find_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(ConfigError, match="no cuda:2: the cuda devices have the numbers 0 to 1"):
-        find_device("cuda:2")
+    assert find_device("cuda") == torch.device("cuda:2")
+    with pytest.raises(ConfigError, match="no cuda:3: the GPUs have the numbers 0 to 2"):
+        find_device("cuda:3")
+
+
+def test_a_run_goes_on_only_where_it_was_begun() -> None:
+    gpu = torch.device("cuda:1")
+    for begun, device in (([], gpu), ([{"device": "cuda:0"}], gpu), ([{"kind": "started"}], CPU)):
+        require_begun_here(begun, device)
+    for begun, device in (([{"device": "cuda:0"}], CPU), ([{"kind": "started"}], gpu)):
+        with pytest.raises(SoftmaskError, match="can go on only there: use --device"):
+            require_begun_here(begun, device)
+
+
+def test_a_gpu_computes_with_whole_numbers_inside_and_as_before_outside() -> None:
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+
+    def state() -> list[object]:
+        return [cudnn.deterministic, cudnn.benchmark, cudnn.conv.fp32_precision, matmul.fp32_precision]
+
+    before = state()
+    with exact(CPU):
+        assert state() == before
+    with exact(torch.device("cuda")):
+        assert state() == [True, False, "ieee", "ieee"]
+    assert state() == before
 
 
 def test_what_is_drawn_apart_disturbs_nothing() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    with random_apart(CPU):
-        torch.rand(5)
+    with random_apart():
+        torch.manual_seed(4)
     assert torch.equal(torch.rand(2), expected)
 
 
 class FakeCuda:
-    """Keeps the state that a GPU's generator would have."""
+    """Keeps the states that the generators of two GPUs would have."""
 
     def __init__(self) -> None:
-        self.state = torch.tensor([7], dtype=torch.uint8)
+        self.states = [torch.tensor([7], dtype=torch.uint8), torch.tensor([8], dtype=torch.uint8)]
 
-    def get_rng_state(self, device: object) -> torch.Tensor:
-        return self.state.clone()
+    def is_initialized(self) -> bool:
+        return True
 
-    def set_rng_state(self, state: torch.Tensor, device: object) -> None:
-        self.state = state
+    def device_count(self) -> int:
+        return 2
+
+    def get_device_name(self, device: torch.device) -> str:
+        return "a GPU"
+
+    def get_rng_state(self, device: torch.device | int) -> torch.Tensor:
+        return self.states[_number(device)].clone()
+
+    def set_rng_state(self, state: torch.Tensor, device: torch.device | int) -> None:
+        self.states[_number(device)] = state
 
 
-def test_a_gpu_s_generator_is_part_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def _number(device: torch.device | int) -> int:
+    return device if isinstance(device, int) else device.index
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
-    monkeypatch.setattr(torch, "cuda", fake)
-    device = torch.device("cuda")
+    for name in ("is_initialized", "device_count", "get_device_name", "get_rng_state", "set_rng_state"):
+        monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
+    return fake
+
+
+def test_a_gpu_s_generator_is_part_of_the_state(fake: FakeCuda) -> None:
+    device = torch.device("cuda:1")
     states = random_states(device)
-    fake.state = torch.tensor([8], dtype=torch.uint8)
+    fake.states[1] = torch.tensor([9], dtype=torch.uint8)
     torch.rand(1)
     set_random_states(states, device)
-    assert fake.state.tolist() == [7]
+    assert fake.states[1].tolist() == [8]
     assert torch.equal(torch.get_rng_state(), states["global"])
-    set_random_states({"global": states["global"]}, device)  # begun on the CPU
+
+
+def test_all_gpus_are_put_back(fake: FakeCuda) -> None:
+    with random_apart():
+        fake.states[:] = [torch.tensor([0], dtype=torch.uint8)] * 2
+    assert [state.tolist() for state in fake.states] == [[7], [8]]
+
+
+def test_what_is_noted_about_a_device(fake: FakeCuda) -> None:
+    assert device_facts(CPU) == {"device": "cpu"}
+    assert device_facts(torch.device("cuda:1")) == {"device": "cuda:1", "gpu": "a GPU"}
 
 
 def test_batches_on_a_device_are_the_same_batches() -> None:

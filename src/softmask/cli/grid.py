@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from softmask.cli import options
 from softmask.cli.grid_display import GridDisplay, cell_name
 from softmask.cli.printing import out, problem, tell
 from softmask.errors import ConfigError
-from softmask.executors import NAMES, RayExecutor, make_executor
+from softmask.executors import NAMES, Executor, RayExecutor, make_executor
 from softmask.learning.catalogue import METHODS
-from softmask.learning.device import find_device
+from softmask.learning.device import CPU, find_device, parse_device
 from softmask.runs.grid import Cell, Grid, paper_grid
 from softmask.runs.grid_file import GridFile, parse_seeds, read_grid_file
 from softmask.runs.grid_forecast import GridForecast, forecast_grid
@@ -29,7 +30,12 @@ Names = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in 
 Sequences = Annotated[list[str] | None, typer.Option("--sequences", "-s", help="As in `D-5,R-10`.")]
 Seeds = Annotated[str | None, typer.Option("--seeds", help="As in `1-5` or `1,2,7`.")]
 File = Annotated[Path | None, typer.Option("--file", "-f", help="All of this in a TOML or YAML file; flags go before.")]
-Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes; by default one for each core.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, help="Processes; by default one for each core, one on a GPU."),
+]
+Cpus = Annotated[float, typer.Option(min=0, help="Processors that a cell takes on a Ray cluster.")]
+Gpus = Annotated[float, typer.Option(min=0, help="GPUs that a cell takes on a Ray cluster.")]
 ExecutorName = Annotated[str, typer.Option("--executor", help=f"Where cells run: {', '.join(NAMES)}.")]
 
 
@@ -49,8 +55,8 @@ def grid_command(
     executor: ExecutorName = "processes",
     jobs: Jobs = None,
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; `auto` for this machine's.")] = None,
-    cpus: Annotated[float, typer.Option(min=0, help="Processors that a cell takes on a Ray cluster.")] = 1.0,
-    gpus: Annotated[float, typer.Option(min=0, help="GPUs that a cell takes on a Ray cluster.")] = 0.0,
+    cpus: Cpus = 1.0,
+    gpus: Gpus = 0.0,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try cells again that failed before.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell cells, time, memory and disk.")] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs that a kill may cost at most.")] = 1,
@@ -69,15 +75,14 @@ def grid_command(
         read_grid_file(file) if file else GridFile(), methods, sequences, seeds, paper, preset, tasks, settings
     )
     grid = make_grid(wanted, options.parse_changes(change))
-    workers = make_executor(executor, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
-    if not isinstance(workers, RayExecutor):  # else it is the nodes that must have it
-        find_device(device)
+    workers, rehearsed_on = find_workers(executor, device, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
     kept = Store(store)
     for name, reason in grid.left_out.items():
         tell(f"left out: {name}: {reason}")
     if dry_run:
         slots = 1 if isinstance(workers, RayExecutor) and address is None else workers.jobs
-        _foretell(grid, kept, forecast_grid(grid.cells(kept), kept, data, jobs=slots, keep=keep), as_json)
+        expected = forecast_grid(grid.cells(kept), kept, data, jobs=slots, keep=keep, device=rehearsed_on)
+        _foretell(grid, kept, expected, as_json)
         return
     ended = []
     with GridDisplay(grid.cells(kept), workers.jobs, retry_failed=retry_failed) as display:
@@ -94,6 +99,21 @@ def grid_command(
             ended.append(cell)
             display.ended(cell)
     _show(grid, ended, store, as_json)
+
+
+def find_workers(name: str, device: str, *, jobs: int | None, **on_ray: Any) -> tuple[Executor, torch.device]:
+    """Who runs the cells, and where a dry run rehearses them: with Ray on the CPU, since the nodes have the GPUs."""
+    wanted = parse_device(device)
+    workers = make_executor(name, jobs=jobs or (None if wanted == CPU else 1), **on_ray)
+    if not isinstance(workers, RayExecutor):
+        return workers, find_device(device)
+    if wanted.index is not None:
+        raise ConfigError(f"Ray chooses the GPU of a cell: use --device {wanted.type}")
+    if wanted != CPU and not workers.gpus:
+        raise ConfigError("cells need a GPU of the cluster: say with --gpus what share of one each takes")
+    if wanted != CPU:
+        tell("times and memory are foretold for the CPU: the GPUs are those of the nodes")
+    return workers, CPU
 
 
 def _with_flags(

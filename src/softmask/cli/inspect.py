@@ -20,6 +20,7 @@ def inspect(
     model: Model,
     probe: Annotated[bool, typer.Option("--probe", help="Ask again about samples that `learn --probe` kept.")] = False,
     network: OwnNetwork = None,
+    device: options.Device = "cpu",
     as_json: options.AsJson = False,
 ) -> None:
     """Show the tasks, their accuracy when learned, importance by layer, room left and size.
@@ -27,7 +28,7 @@ def inspect(
     Example: `softmask inspect pets-model --probe`
     """
     allow_own_code(network)
-    found = ContinualModel.open(model, network).inspect(probe)
+    found = ContinualModel.open(model, network, device=device).inspect(probe)
     if as_json:
         out.print_json(json.dumps(found.to_dict()))
         return

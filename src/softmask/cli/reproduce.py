@@ -12,12 +12,11 @@ import typer
 from softmask.analyses.table import Table
 from softmask.cli import options
 from softmask.cli.analyse import Format, show_table
-from softmask.cli.grid import ExecutorName, Jobs, Names, Seeds, Sequences, split_names
+from softmask.cli.grid import Cpus, ExecutorName, Gpus, Jobs, Names, Seeds, Sequences, find_workers, split_names
 from softmask.cli.grid_display import GridDisplay, cell_name
 from softmask.cli.printing import out, problem, tell
 from softmask.errors import SoftmaskError
-from softmask.executors import Executor, RayExecutor, make_executor
-from softmask.learning.device import find_device
+from softmask.executors import Executor
 from softmask.paper import paper_tables
 from softmask.report.formats import WRITERS
 from softmask.reproduction import NAMES, Recipe, recipe
@@ -43,6 +42,8 @@ def reproduce_command(
     executor: ExecutorName = "processes",
     jobs: Jobs = None,
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; `auto` for this machine's.")] = None,
+    cpus: Cpus = 1.0,
+    gpus: Gpus = 0.0,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try runs again that failed before.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell the runs, time, memory and disk.")] = False,
     form: Format = "text",
@@ -68,13 +69,14 @@ def reproduce_command(
     )
     for name, reason in grid.left_out.items():
         tell(f"left out: {name}: {reason}")
-    workers, kept = make_executor(executor, jobs=jobs, address=address), Store(store)
+    workers, rehearsed_on = find_workers(executor, device, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
+    kept = Store(store)
     if dry_run:
-        for line in forecast_grid(grid.cells(kept), kept, data, jobs=workers.jobs, keep=wanted.keep).lines():
+        cells, jobs = grid.cells(kept), workers.jobs
+        expected = forecast_grid(cells, kept, data, jobs=jobs, keep=wanted.keep, device=rehearsed_on)
+        for line in expected.lines():
             out.print(line)
         return
-    if not isinstance(workers, RayExecutor):
-        find_device(device)
     failed = _run(grid, kept, workers, retry_failed=retry_failed, keep=wanted.keep, data=data, device=device)
     runs = _measured(wanted, grid, kept, data)
     found = tables_of(wanted, runs)

@@ -12,7 +12,7 @@ from softmask.continual.learner import LearnerError, make_method
 from softmask.continual.networks import Network, NetworkError
 from softmask.continual.teaching import Taught, conclude, describe
 from softmask.core import freeze_running_statistics
-from softmask.learning.device import random_apart
+from softmask.learning.device import exact, random_apart
 from softmask.learning.seeds import derive
 from softmask.learning.task import Task
 
@@ -36,7 +36,7 @@ def take_over(
         raise NetworkError(f"network {config.network} does not make the backbone that was given: {told}") from None
     _take_head(method.heads[0], head)
     freeze_running_statistics(method.to(task.train.device).backbone)
-    with random_apart(task.train.device):
+    with exact(task.train.device), random_apart():
         torch.manual_seed(derive(config.seed, "adopt", task.name))
         conclude(method, task)
     return Taught(method, task, describe(method, task, classes, epochs=0, seconds=0.0))

@@ -34,7 +34,7 @@ from softmask.continual.networks import Network, name_of
 from softmask.continual.probes import keep_probe, measure_drift
 from softmask.continual.teaching import Watch, make_task, teach
 from softmask.errors import SoftmaskError, UnknownName
-from softmask.learning.device import find_device
+from softmask.learning.device import exact, find_device
 from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
 from softmask.learning.training import Training
@@ -234,7 +234,7 @@ class ContinualModel:
 
     def _answers(self, method: Method, inputs: Tensor, task: int) -> Tensor:
         normalise = normalise_bytes(inputs, self.config.normalise)
-        with evaluating(method), torch.inference_mode():
+        with exact(self._device), evaluating(method), torch.inference_mode():
             there = inputs.to(self._device)
             answers: Tensor = method(normalise(there) if normalise else there, task).softmax(1)
             return answers.to("cpu")

@@ -13,7 +13,7 @@ from softmask.continual.data import Labelled
 from softmask.continual.description import KnownTask, ModelConfig
 from softmask.continual.learner import make_method, room_of
 from softmask.continual.networks import Network
-from softmask.learning.device import random_apart
+from softmask.learning.device import exact, random_apart
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import Fit, Fitter
 from softmask.learning.method import Method
@@ -64,7 +64,7 @@ def teach(
             watch(task, fit)
 
     method = extended(config, network, state, task.classes).to(task.train.device)
-    with random_apart(task.train.device):
+    with exact(task.train.device), random_apart():
         torch.manual_seed(derive(config.seed, "learn", task.name))
         (task,) = method.stages([task], training)
         method.begin_task(task)

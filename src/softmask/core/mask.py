@@ -151,15 +151,14 @@ class SoftMask:
     @torch.no_grad()
     def update(self, importance: Mapping[str, Tensor]) -> None:
         """Eq. 5: the elementwise maximum with what is remembered. Refuses as a whole, or is done as a whole."""
-        self.parameters()
+        watched = self.parameters()
         _require_same(self.importance, importance, partial=True)
         for name, new in importance.items():
             _require_in_range(name, new)
         for name, new in importance.items():
-            old, found = self.importance[name], local(new)
-            # The backbone may have been moved since: importance follows to where it is measured.
-            part = local(old).to(found.device)
-            self.importance[name] = like_shards(torch.maximum(part, found.to(part.dtype)), old)
+            old = self.importance[name]
+            part = local(old).to(watched[name].device)  # the backbone may have been moved since
+            self.importance[name] = like_shards(torch.maximum(part, local(new).to(part)), old)
 
     def mean(self) -> float:
         """The average in eq. 7, over all parameters together; of the binary mask if there is a threshold."""

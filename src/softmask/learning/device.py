@@ -1,4 +1,4 @@
-"""Where a method learns: the processor, or an accelerator by torch's name for it. All else follows the tensors."""
+"""Where a method learns: the CPU, or a GPU by torch's name for it. All else follows the tensors."""
 
 from __future__ import annotations
 
@@ -9,64 +9,87 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softmask.errors import ConfigError
+from softmask.errors import ConfigError, SoftmaskError
 
 CPU = torch.device("cpu")
 
 
-def find_device(name: str) -> torch.device:
-    """The device of this name, if this machine has it."""
+def parse_device(name: str) -> torch.device:
+    """The device of this name, wherever it may be."""
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"there is no device {name!r}; devices are called cpu, cuda, cuda:1, mps") from None
-    if device.type == "cpu":
+        raise ConfigError(f"there is no device {name!r}; devices are called cpu, cuda, cuda:1") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"softmask computes on cpu or cuda, not on {name}")
+    return CPU if device.type == "cpu" else device
+
+
+def find_device(name: str) -> torch.device:
+    """The device of this name, if this machine has it."""
+    device = parse_device(name)
+    if device == CPU:
         return CPU
-    module = _module(device)
-    count = module.device_count() if module is not None and module.is_available() else 0
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
-        raise ConfigError(f"torch {torch.__version__} finds no {device.type} device here; use cpu")
-    if (device.index or 0) >= count:
-        raise ConfigError(f"there is no {device}: the {device.type} devices have the numbers 0 to {count - 1}")
-    return device
+        raise ConfigError(f"torch {torch.__version__} finds no GPU here; use --device cpu")
+    # By its number from here on: what is meant without one may change while a model is open.
+    number = torch.cuda.current_device() if device.index is None else device.index
+    if number >= count:
+        raise ConfigError(f"there is no {device}: the GPUs have the numbers 0 to {count - 1}")
+    return torch.device("cuda", number)
+
+
+def device_facts(device: torch.device) -> dict[str, str]:
+    """For whoever asks later why numbers differ."""
+    facts = {"device": str(device)}
+    return facts | {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else facts
+
+
+def require_begun_here(started: list[dict[str, Any]], device: torch.device) -> None:
+    """A run goes on to the same bits only where it was begun."""
+    begun = started[-1].get("device", "cpu") if started else str(device)
+    if torch.device(begun).type != device.type:
+        raise SoftmaskError(f"this run was begun on {begun} and can go on only there: use --device {begun}")
 
 
 @contextmanager
-def as_exact_as_a_cpu(device: torch.device) -> Iterator[None]:
-    """The same bits each time and whole float32 numbers, where cuDNN by default looks for the quickest."""
-    if device.type != "cuda":
+def exact(device: torch.device) -> Iterator[None]:
+    """On a GPU: the same bits each time and whole float32 numbers, where torch by default takes the quickest."""
+    wanted = _exact_settings() if device.type == "cuda" else []
+    before = [getattr(part, name) for part, name, _ in wanted]
+    try:
+        for part, name, value in wanted:
+            setattr(part, name, value)
         yield
-        return
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-        yield
+    finally:
+        for (part, name, _), value in zip(wanted, before, strict=True):
+            setattr(part, name, value)
+
+
+def _exact_settings() -> list[tuple[Any, str, Any]]:
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    same_bits = [(cudnn, "deterministic", True), (cudnn, "benchmark", False)]
+    if hasattr(cudnn, "conv"):  # asking newer versions by the older name may raise
+        return [*same_bits, (cudnn.conv, "fp32_precision", "ieee"), (matmul, "fp32_precision", "ieee")]
+    return [*same_bits, (cudnn, "allow_tf32", False), (matmul, "allow_tf32", False)]
 
 
 @contextmanager
-def random_apart(device: torch.device = CPU) -> Iterator[None]:
-    """What is drawn inside disturbs nothing outside, neither on the CPU nor on `device`."""
-    where: dict[str, Any] = {"device_type": device.type} if _own_generator(device) else {}
-    with torch.random.fork_rng(devices=[device] if where else [], **where):
+def random_apart() -> Iterator[None]:
+    """What is drawn or seeded inside disturbs nothing outside: `manual_seed` reaches all GPUs, so all are put back."""
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=list(gpus), device_type="cuda"):
         yield
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
     """Of the generators that draw for a method on this device."""
-    own = _own_generator(device)
-    return {"global": torch.get_rng_state(), **({"device": own.get_rng_state(device)} if own else {})}
+    own = {"gpu": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+    return {"global": torch.get_rng_state()} | own
 
 
 def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """What an interrupted run had on another device begins anew there: draws differ between devices anyway."""
     torch.set_rng_state(states["global"])
-    own = _own_generator(device)
-    if own and "device" in states:
-        own.set_rng_state(states["device"], device)
-
-
-def _own_generator(device: torch.device) -> Any:
-    """The device's part of torch, if draws on it do not come from the CPU's generator."""
-    return None if device.type == "cpu" else _module(device)
-
-
-def _module(device: torch.device) -> Any:
-    return getattr(torch, device.type, None)
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states["gpu"], device)

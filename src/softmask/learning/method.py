@@ -228,7 +228,7 @@ class Method(nn.Module):
         Passes at task ends run under it: a method that adds one is then still comparable, bit for bit, with one that
         does not.
         """
-        with random_apart(task.train.device):
+        with random_apart():
             torch.manual_seed(derive(self.problem.seeds.batches, task.name, type(self).__name__))
             yield
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +20,16 @@ class Normalisation(NamedTuple):
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Bytes 0..255, shape (n, channels, height, width), to normalised float32."""
-        shape = (1, -1, 1, 1)
-        mean = torch.tensor(self.mean, device=pixels.device).view(shape)
-        std = torch.tensor(self.std, device=pixels.device).view(shape)
+        mean, std = _by_channel(self, pixels.device)
         return pixels.to(torch.float32).div_(255).sub_(mean).div_(std)
+
+
+@functools.lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _by_channel(normalise: Normalisation, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Kept: sending a few numbers to a GPU waits for all that it still has to do."""
+    mean, std = (torch.tensor(values, device=device).view(1, -1, 1, 1) for values in normalise)
+    return mean, std
 
 
 class Batches:
@@ -127,10 +134,10 @@ class Task:
         """The task, handed out on a device."""
         return replace(self, train=self.train.on(device), val=self.val.on(device))
 
-    def batched(self, size: int, *, shuffle: bool, seed: int, device: torch.device | str | None = None) -> Task:
+    def batched(self, size: int, *, shuffle: bool, seed: int) -> Task:
         """The task with training batches of another size or order."""
-        train = self.train.batched(size, shuffle=shuffle, seed=seed, device=device)
-        return replace(self, train=train, val=self.val.batched(self.val.size, device=device))
+        train = self.train.batched(size, shuffle=shuffle, seed=seed)
+        return replace(self, train=train, val=self.val.batched(self.val.size))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class ONE(Method):
         super().begin_task(task)
         for index, backbone in enumerate(self.backbones):
             backbone.requires_grad_(index == task.id)
-        with random_apart(task.train.device):
+        with random_apart():
             torch.manual_seed(derive(self.problem.seeds.init, task.name))
             for layer in (*self.backbones[task.id].modules(), self.heads[task.id]):
                 if isinstance(layer, (nn.Conv2d, nn.Linear)):

@@ -121,7 +121,7 @@ class SupSup(Method):
         head = self.head(task.id)
         if not self.masked_head:
             super().begin_task(task)
-        with random_apart(task.train.device), torch.no_grad():
+        with random_apart(), torch.no_grad():
             torch.manual_seed(derive(self.problem.seeds.init, task.name))
             head.reset_parameters()
             if self.masked_head:

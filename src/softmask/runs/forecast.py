@@ -62,8 +62,9 @@ def forecast(config: RunConfig, sequence: TaskSequence) -> Forecast:
     if sum(tensor.nbytes for tensor in method.state_dict().values() if isinstance(tensor, Tensor)) > LARGE:
         return plan.by_formula()
     try:
-        # What is measured is the last stage; where there is only one, nothing went before it to warm up.
-        at_least = 2 if len(plan.stages) == 1 else 1
+        # What is measured is the last stage; where there is only one, nothing went before it to warm up. A GPU's first
+        # steps load its code.
+        at_least = 2 if len(plan.stages) == 1 or sequence.device.type != "cpu" else 1
         return plan.from_rehearsal(rehearse(config, sequence, grows=plan.grows, at_least=at_least))
     except DivergedError:
         return plan.by_formula()

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from softmask.errors import SoftmaskError
+from softmask.learning.device import CPU
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
 from softmask.runs.config import RunConfig
@@ -60,7 +63,13 @@ def _by_state(cells: Sequence[Cell]) -> str:
 
 
 def forecast_grid(
-    cells: Sequence[Cell], store: Store, data: Path | None, *, jobs: int, keep: str = "last"
+    cells: Sequence[Cell],
+    store: Store,
+    data: Path | None,
+    *,
+    jobs: int,
+    keep: str = "last",
+    device: torch.device = CPU,
 ) -> GridForecast:
     """Each way of running is measured once, whatever its number of seeds; of a cell that is begun, the rest counts."""
     known: dict[str, Forecast] = {}
@@ -78,7 +87,7 @@ def forecast_grid(
                 name = (config.sequence, config.tasks)
                 if name not in sequences:
                     sequences.clear()  # cells come sequence by sequence: one in memory is enough
-                    sequences[name] = load(config, data)
+                    sequences[name] = load(config, data).on(device)
                 known[key] = forecast(config, sequences[name])
         except SoftmaskError as error:
             unknown[config.sequence] = str(error)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from softmask.learning.device import random_apart
+from softmask.learning.device import exact, random_apart
 from softmask.learning.memory_use import peak_memory
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.task import Batches, Task, TaskSequence
@@ -138,7 +138,7 @@ def _rehearsed(config: RunConfig, sequence: TaskSequence, count: int, batches: i
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with tempfile.TemporaryDirectory() as folder, random_apart(sequence.device):
+        with tempfile.TemporaryDirectory() as folder, exact(sequence.device), random_apart():
             method = build(config, sequence)
             for buffer in method.buffers():  # the system counts memory only once it was written to
                 buffer.copy_(buffer.clone())

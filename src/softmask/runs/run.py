@@ -15,7 +15,7 @@ import torch
 import softmask
 from softmask.errors import SoftmaskError
 from softmask.learning.catalogue import METHODS
-from softmask.learning.device import as_exact_as_a_cpu, find_device
+from softmask.learning.device import device_facts, exact, find_device, require_begun_here
 from softmask.learning.fit import DivergedError, Fit
 from softmask.learning.method import Method
 from softmask.learning.problem import Problem
@@ -28,6 +28,8 @@ from softmask.runs.store import Listener, RunWriter, Store, StoredRun
 from softmask.sequences import load_sequence
 
 Watch = Callable[[Task, Fit], None]
+# Too many runs on one GPU, or a GPU that hangs. Older versions of torch know only the first.
+GPU_TROUBLE = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
 
 
 def run(
@@ -53,18 +55,19 @@ def run(
     if known is not None and known.finished:
         return known
     where = find_device(device)
+    require_begun_here(known.events("started") if known is not None else [], where)
     sequence = load(config, data).on(where)
     writing = store.open(config, checkpoint_every=checkpoint_every, keep=keep, listeners=listeners)
-    with _threads(threads), as_exact_as_a_cpu(where), writing as writer:
+    with _threads(threads), exact(where), writing as writer:
         if writer.finished():  # by another process, since we looked
             return StoredRun(writer.path)
-        writer.event("started", stages_done=writer.stages_done(), **circumstances(), device=str(where))
+        writer.event("started", stages_done=writer.stages_done(), **circumstances(), **device_facts(where))
         try:
             _learn(config, sequence, writer, watch, tests)
         except DivergedError as error:
             writer.event("failed", reason="diverged", message=str(error))
             raise
-        except (SoftmaskError, OSError):
+        except (SoftmaskError, OSError, *GPU_TROUBLE):
             raise  # a full disk, say: nothing is wrong with the run itself
         except Exception as error:
             writer.event("failed", reason="error", message=f"{type(error).__name__}: {error}")
@@ -82,7 +85,7 @@ def build(config: RunConfig, sequence: TaskSequence) -> Method:
     """The config's method with its initial weights: the same for every method that begins with the same network."""
     problem = Problem(sequence.input_shape, sequence.classes, config.network, config.seeds)
     torch.manual_seed(derive(config.seeds.init, "weights"))
-    # Drawn on the CPU: the initial weights do not depend on the device.
+    # Drawn on the CPU: these weights do not depend on the device.
     return METHODS.load(config.method)(problem, config.method_settings()).to(sequence.device)
 
 

@@ -47,7 +47,7 @@ class Readout(Method):
 
 def reference_accuracy(problem: Problem, task: Task, fit: Fitter) -> float:
     """Validation accuracy of a network that learns the task alone; always from the same first weights."""
-    with random_apart(task.train.device):
+    with random_apart():
         torch.manual_seed(derive(problem.seeds.init, "reference"))
         reference = Reference(replace(problem, classes=(task.classes,))).to(task.train.device)
     trial = fit(reference, "reference")
@@ -66,7 +66,7 @@ def readout_accuracy(
     The earlier task's network is fixed and its dropout off: its logits are computed once. So quick is this that a kill
     repeats it; its draws follow from the tasks and it leaves those of others alone.
     """
-    with random_apart(task.train.device):
+    with random_apart():
         torch.manual_seed(derive(problem.seeds.batches, "readout", source, task.name))
         train, val = (_seen_through(logits, batches) for batches in (task.train, task.val))
         as_pictures = replace(problem, input_shape=(train.images.size(1), 1, 1), classes=(task.classes,))
