@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from softmask.executors import WORKER_DIED, ExecutorError, ProcessExecutor
-from tests.executors.work import call, killed, killed_once, mark_and_sleep, no_way_back, square, where
+from tests.executors.work import call, killed, killed_once, mark_and_sleep, no_way_back, square, warned, where
 
 PATIENCE = 60.0
 ROOT = Path(__file__).parents[2]
@@ -49,6 +49,11 @@ def test_workers_die_and_the_pool_goes_on(tmp_path: Path) -> None:
     assert (threads, waiting) == (1, "passive")
     assert not alive(pid), "nobody is left behind"
     assert dict(os.environ) == before, "the driver's own surroundings stay as they were"
+
+
+def test_a_warning_in_a_worker_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert [outcome.result for outcome in ProcessExecutor(jobs=1).map(warned, [7])] == [7]
+    assert capfd.readouterr().err == "note: 7 is a strange number\n"
 
 
 def test_what_cannot_go_to_another_process_is_said_before_one_is_started() -> None:

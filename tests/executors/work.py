@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ def odd_ones_fail(number: int) -> int:
     if number == 5:
         raise MemoryError("no room")
     return number * number
+
+
+def warned(number: int) -> int:
+    warnings.warn(f"{number} is a strange number", stacklevel=1)
+    return number
 
 
 def killed(_: object) -> None:

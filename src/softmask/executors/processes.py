@@ -12,6 +12,7 @@ import pickle
 import signal
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -148,6 +149,8 @@ def _work(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the driver decides
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
+    # One line each, as the command line's own: where in the code it arose helps nobody who runs a grid.
+    warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr, flush=True)
     while True:
         try:
             content = pipe.recv_bytes()
