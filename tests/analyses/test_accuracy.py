@@ -65,7 +65,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
 def test_deviation_of_values() -> None:
     assert Value.of([]) is None
     assert Value.of([5.0]) == Value(5.0, None)
-    assert Value.of([2.0, 4.0]) == Value(3.0, 2**0.5)
+    assert Value.of([2.0, 4.0]) == Value(3.0, 2**0.5, count=2)
 
 
 def test_forward_transfer_matches_tasks_by_name_not_by_place(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from softmask.analyses.by_sequence import ablation, accuracy_by_sequence, backwa
 from softmask.paper import paper_value
 from softmask.runs.config import RunConfig, make_config
 from softmask.runs.store import Store
-from tests.analyses.made import row, stored, triangle
+from tests.analyses.made import row, rows, stored, triangle
 
 
 def config(method: str, sequence: str = "C-10", **more: Any) -> RunConfig:
@@ -132,3 +132,27 @@ def test_what_failed_is_shown_as_failed(tmp_path: Path) -> None:
     assert row(table, method="WSN")["C-20"] == "unfinished"
     assert row(table, method="SPG")["C-20"] == "failed"
     assert row(table, method="NCL")["C-10"].mean == pytest.approx(60), "another seed came to an end"
+    (note,) = row(table, method="NCL")["C-10"].footnotes
+    assert note == "1 of 2 seeds: the others failed."
+    assert row(table, method="NCL")["C-10"].rank is None, "what is left may be the lucky seed"
+
+
+def test_each_way_to_set_a_method_has_its_own_failures(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for strength in (1.0, 2.0):
+        stored(store, config("ewc", changes={"strength": strength}), triangle([[90], [70, 80]]))
+    stored(store, config("ewc", "C-20", changes={"strength": 1.0}), triangle([[90]]), ended="failed")
+    stored(store, config("ewc", "C-20"), triangle([[90]]), ended="failed")
+    table = accuracy_by_sequence(store.runs())
+    found = {line["changed"]: line["C-20"] for line in rows(table)}
+    assert found == {"strength=1.0": "failed", "strength=2.0": None, None: "failed"}
+
+
+def test_part_of_a_sequence_counts_in_no_average(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for sequence, last in (("C-10", 60), ("C-20", 80)):
+        stored(store, config("spg", sequence), triangle([[90], [last, last]]))
+    stored(store, make_config("spg", "C-10", tasks=2), triangle([[90], [10, 10]]))
+    table = accuracy_by_sequence(store.runs())
+    assert table.columns[3:] == ("C-10", "C-20", "C-10[:2]", "dissimilar avg.")
+    assert row(table, method="SPG")["dissimilar avg."].mean == pytest.approx(70)

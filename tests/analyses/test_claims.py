@@ -73,11 +73,12 @@ def test_a_store(tmp_path: Path) -> None:
         first = 90.0 if method != "hat" else last
         stored(store, make_config(method, "C-10", preset="short"), triangle([[first], [last, last]]))
     table = claims(store.runs())
-    assert row(table, name="ncl-forgets")["verdict"] == HELD  # from 90 to 40
+    assert row(table, name="ncl-forgets")["verdict"] == f"{HELD} so far"  # from 90 to 40, with one seed
+    assert row(table, name="ncl-forgets")["seeds"] == 1
     assert row(table, name="isolation-forgets-nothing")["comparisons"] == "1 of 1"
-    assert row(table, name="spg-forward-outweighs")["verdict"] == HELD  # 70 above ONE's 66
+    assert row(table, name="spg-forward-outweighs")["verdict"] == f"{HELD} so far"  # 70 above ONE's 66
     failed = row(table, name="spg-best-in-most")
-    assert (failed["verdict"], failed["numbers"]) == (NOT_HELD, "SPG is best on 0 of 1 sequences")
+    assert (failed["verdict"], failed["numbers"]) == (f"{NOT_HELD} so far", "SPG is best on 0 of 1 sequences")
     assert row(table, name="spg-best-similar")["verdict"] == NO_DATA
     assert {line[2] for line in table.rows} == {"short"}
 
@@ -86,4 +87,40 @@ def test_parts_of_sequences_and_other_data_do_not_count(tmp_path: Path) -> None:
     store = Store(tmp_path)
     stored(store, make_config("spg", "C-10", tasks=2), triangle([[90], [70, 70]]))
     stored(store, make_config("spg", "D-5"), triangle([[90], [70, 70]]))
+    assert store_numbers(store.runs()) == {}
+
+
+def test_three_seeds_are_enough_and_the_fewest_count(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed in (1, 2, 3):
+        stored(store, make_config("spg", "C-10", seed=seed), triangle([[90], [70, 70]]))
+        if seed < 3:
+            stored(store, make_config("ewc", "C-10", seed=seed), triangle([[90], [60, 60]]))
+    table = claims(store.runs())
+    assert (row(table, name="spg-forgets-little")["seeds"], row(table, name="penalties-forget")["seeds"]) == (3, 2)
+
+
+def test_of_our_own_numbers_equal_is_not_more() -> None:
+    numbers = {("ACC", "a", "C-10"): 70.0, ("ACC", "b", "C-10"): 70.0, ("ACC", "c", "C-10"): 69.99}
+    for printed, expected in ((True, [True, True]), (False, [False, True])):
+        found = above("ACC", ("a",), ("b", "c"), ("C-10",))(Numbers(numbers, printed=printed))
+        assert [finding.holds for finding in found] == expected
+
+
+def test_features_are_compared_on_the_papers_pairs_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for method, test in (("spg", 0.32), ("hat", 0.12)):
+        config = make_config(method, "C-10")
+        stored(store, config, triangle([[90], [70, 70]]), ended=None)
+        with store.open(config) as writer:
+            for onto, union, reached in (("T-10", False, test), ("T-10", True, 0.5), ("T-20", False, 0.6)):
+                writer.event("representation", onto=onto, union=union, learned=1, classes=2, test=reached)
+            writer.event("finished")
+    (numbers,) = store_numbers(store.runs()).values()
+    assert [numbers.get("representation", title, "C-10", "1") for title in ("SPG", "HAT")] == [32.0, 12.0]
+
+
+def test_another_width_is_another_network(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, make_config("spg", "C-10", changes={"width": 0.5}), triangle([[90], [70, 70]]))
     assert store_numbers(store.runs()) == {}

@@ -45,6 +45,19 @@ def test_only_what_was_trained_alike_is_compared(tmp_path: Path) -> None:
     assert differences(store.runs()).rows == []
 
 
+def test_spg_with_settings_of_its_own_is_a_base_where_there_is_no_other(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for drop1, last, validation in ((0.1, 60, 0.5), (0.3, 70, 0.6)):
+        changes = {"drop1": drop1}
+        stored(
+            store, make_config("spg", "C-10", changes=changes), triangle([[90], [last, last]]), validation=validation
+        )
+    stored(store, make_config("ncl", "C-10"), triangle([[90], [50, 50]]))
+    assert row(differences(store.runs()), method="NCL")["ACC"].mean == pytest.approx(-20)
+    stored(store, make_config("spg", "C-10"), triangle([[90], [55, 55]]))
+    assert row(differences(store.runs()), method="NCL")["ACC"].mean == pytest.approx(-5)
+
+
 def test_statistics() -> None:
     assert student(4) == pytest.approx(stats.t.ppf(0.975, 4))
     assert with_interval([]) is None

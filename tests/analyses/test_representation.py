@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from softmask.learning.method import Method
 from softmask.learning.problem import Problem
 from softmask.learning.seeds import Seeds, derive
 from softmask.learning.task import Batches, Task
+from softmask.reproduction.tables import trends
 from softmask.runs.config import RunConfig, make_config
 from softmask.runs.run import load, run
 from softmask.runs.store import Store, StoredRun
@@ -88,9 +90,11 @@ def test_features_are_those_of_the_last_task_or_of_the_union(kept: dict[str, Sto
     torch.testing.assert_close(united, by_hand)
 
 
-def test_a_linear_head_on_features_that_stay(kept: dict[str, StoredRun]) -> None:
-    """The same head trained in the slow way: through the frozen network, batch by batch."""
-    config = kept["spg"].config
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_linear_head_on_features_that_stay(kept: dict[str, StoredRun], shuffle: bool) -> None:
+    """The same head trained in the slow way: through the frozen network, batch by batch. The paper does not shuffle."""
+    given = kept["spg"].config
+    config = replace(given, training=replace(given.training, shuffle=shuffle))
     method, _ = revived(kept["spg"], 1, None)
     task, test = target(config, "rest", None)
     before = [parameter.clone() for parameter in method.parameters()]
@@ -113,7 +117,10 @@ def slowly(frozen: Method, task: Task, test: Batches, config: RunConfig) -> floa
     torch.manual_seed(derive(config.seeds.batches, "representation", task.name))
     learner = Through(Problem(task.train.images.shape[1:], (task.classes,), config.network, config.seeds))
     order = derive(config.seeds.batches, task.name)
-    Fit(learner, task.batched(config.training.batch, shuffle=True, seed=order), config.training).run().restore_best()
+    task = replace(task, train=task.train.mixed(order))
+    Fit(
+        learner, task.batched(config.training.batch, shuffle=config.training.shuffle, seed=order), config.training
+    ).run().restore_best()
     return accuracy(learner, test, 0)
 
 
@@ -139,6 +146,21 @@ def test_curves_are_averaged_over_seeds(tmp_path: Path) -> None:
                 writer.event("representation", onto="R-10", union=False, learned=learned, classes=10, test=value)
     (told,) = rows(representation(store.runs()))
     assert [told[str(n)].mean for n in (0, 1)] == [pytest.approx(15), pytest.approx(40)]
+
+
+def test_the_slope_has_an_interval_over_seeds(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed, values in ((1, (0.9, 0.1, 0.2)), (2, (0.9, 0.1, 0.22)), (3, (0.9, 0.1, 0.24))):
+        config = make_config("ncl", "D-5", seed=seed)
+        stored(store, config, triangle([[50], [50, 50]]))
+        with store.open(config) as writer:
+            for learned, value in enumerate(values):
+                writer.event("representation", onto="R-10", union=False, learned=learned, classes=10, test=value)
+    table = representation(store.runs())
+    (told,) = rows(table)
+    assert told["slope"].mean == pytest.approx(12), "from the first task on"
+    (trend,) = rows(trends(table))
+    assert (trend["features"], trend["trend"]) == ("last task", "rises")
 
 
 def test_without_checkpoints_it_says_what_to_do(tmp_path: Path) -> None:

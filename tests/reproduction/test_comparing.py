@@ -23,7 +23,7 @@ PLACE = Place("SPG", "SPG", "C-10", ("accuracy", "SPG", "C-10"))
 
 
 def comparison(ours: float, paper: float, std: float | None, *, seeds: int = 3, unit: float = 1.0) -> Comparison:
-    return Comparison(PLACE, Value(ours), Value(paper, std), seeds, unit)
+    return Comparison(PLACE, Value(ours, count=seeds), Value(paper, std), unit)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,12 @@ def test_the_papers_spread_comes_with_its_mean() -> None:
 
 
 def test_cells_that_the_paper_does_not_have_are_not_compared() -> None:
-    rows = [("SPG", Value(60.0, paper=67.7), Value(50.0), Value(61.0, paper=61.8)), ("mine", Value(1.0), None, None)]
+    rows = [
+        ("SPG", Value(60.0, paper=67.7, count=5), Value(50.0), Value(61.0, paper=61.8)),
+        ("mine", Value(1.0), None, None),
+    ]
     table = Table("t", ("method", "C-10", "D-5", "dissimilar avg."), rows)
-    (found,) = compare(
-        table, lambda row, column: Place("SPG", "SPG", column, ("accuracy", str(row[0]), column)), {("SPG", "C-10"): 5}
-    )
+    (found,) = compare(table, lambda row, column: Place("SPG", "SPG", column, ("accuracy", str(row[0]), column)))
     assert (found.place.sequence, found.ours.mean, found.paper, found.seeds) == ("C-10", 60.0, Value(67.7, 0.3), 5)
 
 
@@ -103,7 +104,7 @@ def test_rank_correlation_is_spearmans() -> None:
 
 def test_the_order_is_compared_on_each_sequence() -> None:
     given = [
-        Comparison(Place(title, title, sequence, ()), Value(ours), Value(paper), 1)
+        Comparison(Place(title, title, sequence, ()), Value(ours), Value(paper))
         for sequence, numbers in {"C-10": (1, 2, 3), "C-20": (3, 2, 1)}.items()
         for title, ours, paper in zip("abc", numbers, (1, 2, 3), strict=True)
     ]
@@ -111,3 +112,17 @@ def test_the_order_is_compared_on_each_sequence() -> None:
         ("C-10", 3, pytest.approx(1)),
         ("C-20", 3, pytest.approx(-1)),
     ]
+
+
+def test_references_have_no_place_in_the_order() -> None:
+    given = [
+        Comparison(Place(title, title, "C-10", ()), Value(ours), Value(paper))
+        for title, ours, paper in (("MTL", 9, 9), ("ONE", 8, 8), ("a", 1, 3), ("b", 2, 2), ("c", 3, 1))
+    ]
+    assert [(row[1], row[2].mean) for row in orders(given).rows] == [(3, pytest.approx(-1))]  # type: ignore[union-attr]
+
+
+def test_what_decides_is_seen() -> None:
+    (row,) = verdicts([comparison(68.74, 67.7, 0.3)], None).rows
+    assert [cell.number(cell.mean) for cell in row[4:6]] == ["+1.04", "1.00"]  # type: ignore[union-attr]
+    assert row[-1] == "not held"

@@ -59,6 +59,13 @@ def test_forward_transfer_counts_the_seeds_of_the_reference(tmp_path: Path) -> N
     assert "none" in rows_of(judged)["SPG"]["verdict"]
 
 
+def test_seeds_of_spg_and_of_its_reference_that_do_not_meet(tmp_path: Path) -> None:
+    runs = [finished_run(tmp_path, "spg", seed=seed, at_once=0.6) for seed in (1, 2, 3)]
+    runs += [finished_run(tmp_path, "one", seed=seed, at_once=0.6) for seed in (3, 4, 5)]
+    _, judged, _ = tables_of(recipe("forward-transfer"), runs)
+    assert rows_of(judged)["SPG"]["verdict"] == "none: 1 of at least 3 seeds"
+
+
 def test_the_whole_network_and_its_layers_are_two_tables(tmp_path: Path) -> None:
     facts = {"blocked": {"whole network": 0.02, "conv1": 0.0, "fc2": 0.5}}
     runs = [finished_run(tmp_path, "spg", seed=seed, facts=facts) for seed in (1, 2, 3)]

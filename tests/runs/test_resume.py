@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from softmask.learning import protocol
 from softmask.learning.fit import DivergedError, Fit
 from softmask.learning.task import Task
 from softmask.runs.run import load, run
@@ -42,6 +43,16 @@ def test_a_finished_run_returns_at_once(copied_run: StoredRun) -> None:
     again = run(tiny_config(), Store(copied_run.path.parent), watch=never)
     assert again.path == copied_run.path
     assert (copied_run.path / "events.jsonl").read_bytes() == before
+
+
+def test_the_time_before_an_interruption_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 100_000, 10))
+    monkeypatch.setattr(protocol.time, "monotonic", lambda: float(next(clock)))
+    interrupted(Store(tmp_path), 2)
+    before = Store(tmp_path).find(tiny_config()).events("epoch")[0]["seconds"]
+    task = run(tiny_config(), Store(tmp_path)).events("task")[0]
+    fresh = run(tiny_config(), Store(tmp_path / "fresh")).events("task")[0]
+    assert task["learn_seconds"] >= fresh["learn_seconds"] > before
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3, 4])

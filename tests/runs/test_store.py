@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def test_a_line_torn_anywhere_is_skipped_by_readers_and_cut_by_the_next_writer(t
         b'{"no": "kind"}\n',
         b'{"kind": 3}\n',
         b'{"kind": "accuracy"}\n',
+        b'{"kind": "accuracy", "after": 0, "task": 0, "validation": 0.5, "test": null}\n',
         b'{"kind": "epoch", "task": "x", "epoch": [1]}\n',
         b"\n\n",
     ],
@@ -304,3 +306,31 @@ def test_without_tests_only_validation_is_measured(tmp_path: Path) -> None:
     assert done.finished
     assert not done.accuracies("test")
     assert sorted(done.accuracies("validation")[1]) == [0, 1]
+
+
+def test_a_copied_folder_counts_once(copied_run: StoredRun) -> None:
+    store = Store(copied_run.path.parent)
+    again = copied_run.path.with_name(copied_run.path.name + ".bak")
+    shutil.copytree(copied_run.path, again)
+    assert [run.path for run in store.runs()] == [copied_run.path]
+    (problem,) = store.problems()
+    assert str(again) in problem
+    assert "a copy counts once" in problem
+
+
+def test_events_that_cannot_be_read_are_a_problem_of_their_folder(copied_run: StoredRun) -> None:
+    events = copied_run.path / "events.jsonl"
+    events.unlink()
+    events.mkdir()
+    store = Store(copied_run.path.parent)
+    assert not list(store.runs())
+    assert "cannot be read" in store.problems()[0]
+
+
+def test_what_is_measured_twice_counts_once(tmp_path: Path) -> None:
+    with Store(tmp_path).open(tiny_config()) as writer:
+        for test in (0.1, 0.2):
+            writer.event("pruning", strategy="Nothing", ranked_over="backbone", test=test, classes=2)
+            writer.event("representation", onto="R-10", union=False, learned=1, classes=2, test=test)
+    (run,) = Store(tmp_path).runs()
+    assert [[event["test"] for event in run.events(kind)] for kind in ("pruning", "representation")] == [[0.2], [0.2]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from softmask.analyses.accuracy import References, measures, references
@@ -12,8 +13,10 @@ from softmask.analyses.grouping import (
     finished_groups,
     gathered,
     is_similar,
+    is_whole,
     method_order,
     sequence_order,
+    without_seeds,
 )
 from softmask.analyses.identity import footnotes_of
 from softmask.analyses.table import Cell, Table, Value
@@ -22,9 +25,12 @@ from softmask.paper import paper_tables, paper_value
 from softmask.runs.store import StoredRun
 
 AVERAGES = {"dissimilar": False, "similar": True}
+Label = tuple[str, str, str]
+"""System, training, and what is changed."""
 Row = dict[str, Group]
 """The groups of one row, by their sequence."""
 Cells = dict[str, Value]
+SURVIVED = "the others failed"
 EACH = "by sequence"
 """What a row says where each sequence has something of its own."""
 
@@ -68,22 +74,24 @@ def _table(
     sequences = sorted({group.sequence for group in groups}, key=sequence_order)
     trainings = _trainings(runs, wanted)
     labelled = _rows(groups, trainings)
-    cells = {label: _cells(row, measure, alone, paper_table) for label, row in labelled.items()}
+    failed = Counter(without_seeds(run.config) for run in runs if run.status == "failed")
+    cells = {label: _cells(row, measure, alone, paper_table, failed) for label, row in labelled.items()}
     shown = _with_averages(sequences, cells, paper_table)
     _rank(cells, shown)
-    missing = _missing(runs, groups, wanted, trainings)
+    missing = _missing(runs, labelled, wanted, trainings)
     shown += sorted({sequence for found in missing.values() for sequence in found} - set(shown), key=sequence_order)
     rows: list[tuple[Cell, ...]] = [
         (
             *(_bracketed(label[0]), label[1], label[2] or None),
-            *(cells.get(label, {}).get(column) or missing.get(label[:2], {}).get(column) for column in shown),
+            *(cells.get(label, {}).get(column) or missing.get(label, {}).get(column) for column in shown),
         )
-        for label in _all_labels(labelled, missing)
+        for label in sorted({**labelled, **missing}, key=lambda label: (method_order(label[0]), label[1:]))
     ]
     notes = [
         f"{measure} = {FORMULAS[measure]}; mean and standard deviation over seeds, the paper's number beside ours.",
-        "Best is bold, second underlined, among runs trained alike. An average is over the sequences of its kind shown "
-        "here, for systems that have them all; the paper's beside it is over the same sequences.",
+        "Best is bold, second underlined, among runs trained alike of which no seed failed. An average is over the "
+        "whole sequences of its kind shown here, for systems that have them all; the paper's beside it is over the "
+        "same sequences.",
     ]
     return Table(f"{caption}, by sequence", ("method", "training", "changed", *shown), rows, tuple(notes))
 
@@ -99,13 +107,13 @@ def _trainings(runs: Iterable[StoredRun], wanted: Callable[[str], bool]) -> Call
     return lambda group: group.training
 
 
-def _rows(groups: Sequence[Group], trainings: Callable[[Group], str]) -> dict[tuple[str, str, str], Row]:
+def _rows(groups: Sequence[Group], trainings: Callable[[Group], str]) -> dict[Label, Row]:
     """A system trained in one way is one row, even with settings found for each sequence; of two ways to set it on one
     sequence each has its own."""
     variants: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
         variants.setdefault((group.title, trainings(group)), []).append(group)
-    rows: dict[tuple[str, str, str], Row] = {}
+    rows: dict[Label, Row] = {}
     for (title, training), members in variants.items():
         alone = len({member.sequence for member in members}) == len(members)
         said = {member.changed or "" for member in members}
@@ -118,32 +126,27 @@ def _rows(groups: Sequence[Group], trainings: Callable[[Group], str]) -> dict[tu
 
 def _missing(
     runs: Sequence[StoredRun],
-    groups: Sequence[Group],
+    labelled: Mapping[Label, Row],
     wanted: Callable[[str], bool],
     trainings: Callable[[Group], str],
-) -> dict[tuple[str, str], dict[str, str]]:
-    """Where no seed came to an end: `failed` or `unfinished`, by system and training, by sequence."""
-    there = {(group.title, group.training, group.sequence) for group in groups}
-    found: dict[tuple[str, str], dict[str, str]] = {}
+) -> dict[Label, dict[str, str]]:
+    """Where no seed came to an end: `failed` or `unfinished`, by row and sequence. A way of its own has its own row."""
+    there = {without_seeds(group.config) for row in labelled.values() for group in row.values()}
+    found: dict[Label, dict[str, str]] = {}
     for run in runs:
         group = Group((run,))
-        if wanted(group.title) and not run.finished and (group.title, group.training, group.sequence) not in there:
-            cells = found.setdefault((group.title, trainings(group)), {})
-            if cells.get(group.sequence) != "failed":
-                cells[group.sequence] = run.status
+        if run.finished or not wanted(group.title) or without_seeds(run.config) in there:
+            continue
+        system = (group.title, trainings(group))
+        mixed = (*system, EACH)
+        label = mixed if mixed in labelled and group.sequence not in labelled[mixed] else (*system, group.changed or "")
+        cells = found.setdefault(label, {})
+        if cells.get(group.sequence) != "failed":
+            cells[group.sequence] = run.status
     return found
 
 
-def _all_labels(
-    labelled: Mapping[tuple[str, str, str], Row], missing: Mapping[tuple[str, str], object]
-) -> list[tuple[str, str, str]]:
-    """Rows with numbers, and for systems that have none a row of their own; in the paper's order."""
-    known = {label[:2] for label in labelled}
-    labels = [*labelled, *((*label, "") for label in missing if label not in known)]
-    return sorted(labels, key=lambda label: (method_order(label[0]), label[1:]))
-
-
-def _cells(row: Row, measure: str, alone: References, paper_table: str) -> Cells:
+def _cells(row: Row, measure: str, alone: References, paper_table: str, failed: Mapping[str, int]) -> Cells:
     found: Cells = {}
     for sequence, group in row.items():
         measured = [measures(run, alone) for run in group.runs]
@@ -152,16 +155,20 @@ def _cells(row: Row, measure: str, alone: References, paper_table: str) -> Cells
             continue
         paper = paper_value(paper_table, group.title, group.config.sequence) if group.whole else None
         notes = footnotes_of(group, measured, alone) if measure == "ACC" else ()
+        if lost := failed.get(without_seeds(group.config), 0):
+            notes = (*notes, f"{len(group.runs)} of {len(group.runs) + lost} seeds: {SURVIVED}.")
         found[sequence] = dataclasses.replace(value, paper=paper, footnotes=notes)
     return found
 
 
-def _with_averages(sequences: list[str], cells: Mapping[tuple[str, str, str], Cells], paper_table: str) -> list[str]:
+def _with_averages(sequences: list[str], cells: Mapping[Label, Cells], paper_table: str) -> list[str]:
     """The columns, with an average after each kind of which there are at least two."""
     columns: list[str] = []
     for kind, similar in AVERAGES.items():
-        members = [sequence for sequence in sequences if is_similar(sequence) is similar]
-        columns += members
+        of_kind = [sequence for sequence in sequences if is_similar(sequence) is similar]
+        # Part of a sequence is not another one: it is shown, and counts in no average.
+        members = [sequence for sequence in of_kind if is_whole(sequence)]
+        columns += of_kind
         if len(members) < 2:
             continue
         columns.append(f"{kind} avg.")
@@ -180,16 +187,16 @@ def _average(values: Sequence[Value]) -> Value:
     )
 
 
-def _rank(cells: Mapping[tuple[str, str, str], Cells], columns: Sequence[str]) -> None:
+def _rank(cells: Mapping[Label, Cells], columns: Sequence[str]) -> None:
     """Equal as printed is equal: the paper prints three systems in bold on FE-20."""
     for training in {label[1] for label in cells}:
         rows = [row for label, row in cells.items() if label[1] == training and label[0] not in UNRANKED]
         for column in columns:
-            printed = sorted({_as_printed(row[column]) for row in rows if column in row}, reverse=True)
-            if sum(column in row for row in rows) < 2:
-                continue
-            for row in rows:
-                if column in row and _as_printed(row[column]) in printed[:2]:
+            # What is left of several seeds may be the lucky ones.
+            able = [row for row in rows if column in row and not any(SURVIVED in n for n in row[column].footnotes)]
+            printed = sorted({_as_printed(row[column]) for row in able}, reverse=True)
+            for row in able if len(able) > 1 else ():
+                if _as_printed(row[column]) in printed[:2]:
                     row[column] = dataclasses.replace(row[column], rank=printed.index(_as_printed(row[column])) + 1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from softmask.analyses.claim_checks import Finding
 from softmask.analyses.evidence import Numbers, paper_numbers, store_numbers
@@ -13,6 +13,7 @@ from softmask.runs.store import StoredRun
 
 HELD, NOT_HELD, NO_DATA = "held", "not held", "no data"
 SHOWN = 3
+ENOUGH_SEEDS = 3
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,15 @@ class Verdict:
     """What the numbers say of a claim."""
 
     findings: tuple[Finding, ...]
+    seeds: int | None = None
+    """The fewest behind a number; None for the paper's own."""
 
     @property
     def word(self) -> str:
         if not self.findings:
             return NO_DATA
-        return HELD if all(finding.holds for finding in self.findings) else NOT_HELD
+        said = HELD if all(finding.holds for finding in self.findings) else NOT_HELD
+        return said if self.seeds is None or self.seeds >= ENOUGH_SEEDS else f"{said} so far"
 
     @property
     def count(self) -> str:
@@ -39,7 +43,8 @@ class Verdict:
 
 
 def judge(claim: Claim, numbers: Numbers) -> Verdict:
-    return Verdict(tuple(claim.check(numbers)))
+    asking = replace(numbers, asked=set())
+    return Verdict(tuple(claim.check(asking)), asking.fewest_seeds())
 
 
 def claims(runs: Iterable[StoredRun]) -> Table:
@@ -51,15 +56,16 @@ def claims(runs: Iterable[StoredRun]) -> Table:
         beside = f"{printed.word} {printed.count}".strip()
         for training, numbers in ours.items():
             found = judge(claim, numbers)
-            told = (found.word, found.count or None, found.numbers() or None)
+            told = (found.word, found.seeds, found.count or None, found.numbers() or None)
             rows.append((claim.sentence, claim.section, training, *told, beside, claim.name))
     rows.sort(key=lambda row: row[3] == NO_DATA)  # what can be said comes first
     return Table(
         "What the paper says, and what these runs say",
-        ("claim", "section", "training", "verdict", "comparisons", "numbers", "paper's own numbers", "name"),
+        ("claim", "section", "training", "verdict", "seeds", "comparisons", "numbers", "paper's own numbers", "name"),
         rows,
         (
             "A claim holds if every comparison that the runs allow holds; shown are those that do not, else the first. "
+            "Seeds: the fewest behind a number; with fewer than three it is so only so far. "
             "Only whole sequences of the paper count. Words such as 'slightly' were given a number in the code.",
         ),
     )

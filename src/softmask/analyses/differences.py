@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from softmask.analyses.accuracy import Measures, measures, references
-from softmask.analyses.grouping import UNRANKED, Group, finished_groups, gathered, seeds_of
+from softmask.analyses.grouping import UNRANKED, Group, best_settings, finished_groups, gathered, seeds_of
 from softmask.analyses.statistics import with_interval
 from softmask.analyses.table import Cell, Table, Value
 from softmask.metrics import FORMULAS
@@ -22,7 +22,9 @@ def differences(runs: Iterable[StoredRun]) -> Table:
     groups = finished_groups(runs)
     for index, group in enumerate(groups):
         measured[index] = {seeds_of(run): measures(run, alone) for run in group.runs}
-    bases = {_kind(group): index for index, group in enumerate(groups) if group.title == BASE and not group.changed}
+    bases = {_kind(group): groups.index(group) for group in best_settings(g for g in groups if g.title == BASE)}
+    # As it comes, if it was run so; else with the settings that are best in validation.
+    bases |= {_kind(group): index for index, group in enumerate(groups) if group.title == BASE and not group.changed}
     rows: list[tuple[Cell, ...]] = []
     for index, group in enumerate(groups):
         base = bases.get(_kind(group))
@@ -38,7 +40,8 @@ def differences(runs: Iterable[StoredRun]) -> Table:
         rows,
         (
             f"The method's number minus {BASE}'s, averaged over the seeds that both have; in brackets Student's 95 % "
-            "interval of the paired differences, from two seeds on.",
+            f"interval of the paired differences, from two seeds on. Of several ways to set it, {BASE} as it comes, or "
+            "else the one that is best in validation.",
         ),
         labels=2,
     )

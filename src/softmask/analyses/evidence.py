@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from softmask.analyses.accuracy import PAPER_TABLES, References, measures, references
 from softmask.analyses.capacity import CROSS_HEAD, blocked_share, facts_after, paper_blocked, paper_cross_head, parts_of
@@ -11,11 +11,12 @@ from softmask.analyses.curves import group_curves
 from softmask.analyses.grouping import Group, best_settings, finished_groups, gathered, milestones
 from softmask.analyses.network_size import learnable
 from softmask.analyses.pruning import STRATEGIES, pruned_accuracy
-from softmask.analyses.representation import representation_curves
+from softmask.analyses.representation import ONTO, representation_curves
 from softmask.analyses.statistics import slope
 from softmask.analyses.table import Value
 from softmask.paper import paper_tables, paper_value
 from softmask.runs.store import StoredRun
+from softmask.sequences import sequence_facts
 
 Key = tuple[str, ...]
 """What is measured, of which system, on which sequence, and where that is not enough, more."""
@@ -26,9 +27,21 @@ class Numbers:
     """Numbers by what they say: ("ACC", "SPG", "C-10") or ("blocked", "HAT", "C-10", "conv1", "T/2")."""
 
     known: dict[Key, float]
+    seeds: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """How many are behind a system on a sequence; nothing is said of printed numbers."""
+    printed: bool = True
+    """Whether they were rounded for a table: then what is printed as equal may not be."""
+    asked: set[Key] = field(default_factory=set, compare=False)
+    """What was asked for and known."""
 
     def get(self, *key: str) -> float | None:
+        if key in self.known:
+            self.asked.add(key)
         return self.known.get(key)
+
+    def fewest_seeds(self) -> int | None:
+        """Behind anything that was asked for."""
+        return min((self.seeds[key[1], key[2]] for key in self.asked if key[1:3] in self.seeds), default=None)
 
 
 def paper_numbers() -> Numbers:
@@ -59,18 +72,26 @@ def store_numbers(runs: Iterable[StoredRun]) -> dict[str, Numbers]:
     runs = gathered(runs)
     alone = references(runs)
     known: dict[str, dict[Key, float | None]] = {}
-    for group in best_settings(finished_groups(runs)):
-        if group.whole and group.sequence in paper_tables()["sequences"]:
-            known.setdefault(group.training, {}).update(_of_group(group, alone))
+    seeds: dict[str, dict[tuple[str, str], int]] = {}
+    chosen = [group for group in best_settings(finished_groups(runs)) if _as_in_the_paper(group)]
+    for group in chosen:
+        known.setdefault(group.training, {}).update(_of_group(group, alone))
+        seeds.setdefault(group.training, {})[group.title, group.sequence] = len(group.runs)
     for curve in representation_curves(runs):
-        if curve.group.training in known:
+        # The paper's pairs, through the last task's features, of the settings that all other numbers are of.
+        if curve.group in chosen and not curve.union and curve.onto == ONTO.get(curve.group.sequence):
             for learned, value in curve.points.items():
                 key = ("representation", curve.group.title, curve.group.sequence, str(learned))
                 known[curve.group.training][key] = value.mean
     return {
-        training: Numbers({key: value for key, value in found.items() if value is not None})
+        training: Numbers({key: v for key, v in found.items() if v is not None}, seeds[training], printed=False)
         for training, found in known.items()
     }
+
+
+def _as_in_the_paper(group: Group) -> bool:
+    whole = group.whole and group.sequence in paper_tables()["sequences"]
+    return whole and group.config.network.width == sequence_facts(group.config.sequence).width
 
 
 def _of_group(group: Group, alone: References) -> dict[Key, float | None]:

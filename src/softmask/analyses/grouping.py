@@ -105,6 +105,11 @@ def sequence_label(config: RunConfig) -> str:
     return config.sequence if config.tasks is None else f"{config.sequence}[:{config.tasks}]"
 
 
+def is_whole(label: str) -> bool:
+    """Whether a sequence, by its label, was learned to its end."""
+    return "[:" not in label
+
+
 def sequence_order(label: str) -> tuple[int, str]:
     known = list(paper_tables()["sequences"])
     return (known.index(label) if label in known else len(known), label)

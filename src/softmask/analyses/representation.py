@@ -11,6 +11,7 @@ from torch import Tensor
 
 from softmask.analyses.grouping import Group, finished_groups, sequence_order
 from softmask.analyses.revival import has_checkpoint, require_checkpoint, revived
+from softmask.analyses.statistics import slope, with_interval
 from softmask.analyses.table import Cell, Table, Value
 from softmask.errors import SoftmaskError
 from softmask.learning.device import random_apart
@@ -44,6 +45,8 @@ class Curve:
     onto: str
     union: bool
     points: dict[int, Value]
+    slopes: tuple[float, ...]
+    """Of each seed, from the first task on."""
 
 
 def usual_target(config: RunConfig) -> str:
@@ -126,16 +129,17 @@ def linear_accuracy(
         train, val, tested = (_features(method, part, learned, union) for part in (task.train, task.val, test))
         width = train.images.size(1)
         head = Readout(Problem((width, 1, 1), (task.classes,), config.network, seeds))
-        seen = replace(task, train=train, val=val)
-        seen = seen.batched(training.batch, shuffle=training.shuffle, seed=derive(seeds.batches, task.name))
+        order = derive(seeds.batches, task.name)
+        seen = replace(task, train=train.mixed(order), val=val)
+        seen = seen.batched(training.batch, shuffle=training.shuffle, seed=order)
         Fit(head, seen, training).run().restore_best()
         return accuracy(head, tested, 0)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _features(method: Method, batches: Batches, learned: int, union: bool) -> Batches:
     seen = [features_after(method, x, learned, union) for x, _ in batches.batched(EVALUATION_BATCH)]
-    return Batches(torch.cat(seen).clone(), batches.y, batches.size)
+    return Batches(torch.cat(seen), batches.y, batches.size)
 
 
 def features_after(method: Method, x: Tensor, learned: int, union: bool) -> Tensor:
@@ -158,13 +162,19 @@ def representation_curves(runs: Iterable[StoredRun]) -> list[Curve]:
     for group in finished_groups(runs):
         events = [event for run in group.runs for event in run.events("representation")]
         for onto, union in sorted({(event["onto"], event["union"]) for event in events}):
-            points: dict[int, list[float]] = {}
-            for event in events:
-                if (event["onto"], event["union"]) == (onto, union):
-                    points.setdefault(event["learned"], []).append(100 * event["test"])
-            averaged = {learned: Value.of(points[learned]) for learned in sorted(points)}
-            curves.append(Curve(group, onto, union, {k: v for k, v in averaged.items() if v is not None}))
+            by_seed = [_measured(run, onto, union) for run in group.runs]
+            learned = sorted({number for points in by_seed for number in points})
+            averaged = {n: Value.of([points[n] for points in by_seed if n in points]) for n in learned}
+            slopes = (slope([points[n] for n in sorted(points) if n]) for points in by_seed)
+            found = {n: value for n, value in averaged.items() if value is not None}
+            curves.append(Curve(group, onto, union, found, tuple(each for each in slopes if each is not None)))
     return curves
+
+
+def _measured(run: StoredRun, onto: str, union: bool) -> dict[int, float]:
+    """Accuracy in percent by the number of tasks learned."""
+    events = (event for event in run.events("representation") if (event["onto"], event["union"]) == (onto, union))
+    return {event["learned"]: 100 * event["test"] for event in events}
 
 
 def representation(runs: Iterable[StoredRun]) -> Table:
@@ -173,21 +183,23 @@ def representation(runs: Iterable[StoredRun]) -> Table:
     longest = max((max(curve.points) for curve in curves), default=-1)
     rows: list[tuple[Cell, ...]] = [
         (
-            *(curve.group.sequence, curve.onto, curve.group.title, curve.group.training, curve.group.changed),
+            *(curve.group.sequence, curve.onto, curve.group.title),
             "union of all tasks" if curve.union else "last task",
+            *(curve.group.training, curve.group.changed, with_interval(curve.slopes, digits=2)),
             *(curve.points.get(learned) for learned in range(longest + 1)),
         )
         for curve in curves
     ]
     return Table(
         "Accuracy of a new linear classifier on frozen features, in percent, by the number of tasks learned",
-        ("learned", "then", "method", "training", "changed", "features", *map(str, range(longest + 1))),
+        ("learned", "then", "method", "features", "training", "changed", "slope", *map(str, range(longest + 1))),
         rows,
         (
             "The backbone is frozen after so many tasks of the first sequence; a linear head learns the second data "
-            "set undivided, by the same training. 0: the initial weights.",
+            "set undivided, by the same training. 0: the initial weights. Slope: points from one task to the next, "
+            "from the first on, averaged over seeds with its 95 % interval from two seeds on.",
         ),
-        labels=3,
+        labels=4,
     )
 
 

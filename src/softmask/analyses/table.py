@@ -23,6 +23,8 @@ class Value:
     paper: float | None = None
     """What the paper gives for the same."""
     footnotes: tuple[str, ...] = ()
+    count: int = 1
+    """How many seeds are behind it."""
 
     @classmethod
     def of(cls, values: Sequence[float], digits: int = 1, signed: bool = False) -> Value | None:
@@ -32,7 +34,7 @@ class Value:
         if len(values) == 1:
             return cls(mean, digits=digits, signed=signed)
         std = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
-        return cls(mean, std, digits, signed)
+        return cls(mean, std, digits, signed, count=len(values))
 
     def number(self, value: float) -> str:
         """Another number in the same form; never a minus before nothing."""

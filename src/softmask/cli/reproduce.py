@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -108,7 +109,11 @@ def _run(grid: Grid, store: Store, workers: Executor, *, retry_failed: bool, **h
 
 def _measured(wanted: Recipe, grid: Grid, store: Store, data: Path | None) -> list[StoredRun]:
     """The finished runs, with what is measured on their checkpoints; what cannot be measured is told."""
-    runs = [run for config in grid.configs if (run := store.find(config)) is not None and run.finished]
+    runs = []
+    for config in grid.configs:
+        with suppress(SoftmaskError):  # a damaged folder was told as a failed cell
+            if (run := store.find(config)) is not None and run.finished:
+                runs.append(run)
     if not runs:
         raise SoftmaskError(f"no run behind `{wanted.name}` could be finished: see `softmask list runs`")
     if wanted.measure is None:

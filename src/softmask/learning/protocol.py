@@ -78,14 +78,15 @@ def _learn_stage(
         if watch is not None:
             watch(task, fit)
 
-    start = time.monotonic()
+    saved = journal.load_progress(stage)
+    start = time.monotonic() - (saved or {}).get("seconds", 0.0)
     method.begin_task(task)
     fitter = Fitter(
         method,
         task,
         training,
-        save=lambda state: journal.save_progress(stage, state),
-        saved=journal.load_progress(stage),
+        save=lambda state: journal.save_progress(stage, state | {"seconds": time.monotonic() - start}),
+        saved=saved,
         watch=note_epoch,
     )
     method.learn(task, fitter)

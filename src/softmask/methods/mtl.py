@@ -44,7 +44,7 @@ class MTL(Method):
     def stages(self, tasks: Sequence[Task], training: Training) -> Sequence[Task]:
         merged = joined(tasks)
         seed = derive(self.problem.seeds.batches, merged.name)
-        mixed = replace(merged, train=shuffled_once(merged.train, seed))
+        mixed = replace(merged, train=merged.train.mixed(seed))
         return [mixed.batched(training.joint_batch, shuffle=training.shuffle, seed=seed)]
 
     def adapted(self, training: Training) -> Training:
@@ -74,12 +74,6 @@ def joined(tasks: Sequence[Task]) -> Task:
         train=_union(tasks, lambda task: task.train),
         val=_union(tasks, lambda task: task.val),
     )
-
-
-def shuffled_once(batches: Batches, seed: int) -> Batches:
-    order = torch.randperm(batches.count, generator=torch.Generator().manual_seed(seed))
-    images, labels = batches.images[order], batches.labels[order]
-    return Batches(images, labels, batches.size, normalise=batches.normalise, device=batches.device)
 
 
 def _union(tasks: Sequence[Task], part: Callable[[Task], Batches]) -> Batches:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from softmask.analyses.grouping import training_name
+from softmask.analyses.grouping import UNRANKED, training_name
 from softmask.analyses.table import Cell, Table, Value
 from softmask.paper import paper_tables
 from softmask.runs.config import RunConfig
@@ -39,9 +39,13 @@ class Comparison:
     place: Place
     ours: Value
     paper: Value
-    seeds: int
     unit: float = 1.0
     """What a percentage point is: 1 where numbers are percentages, 0.01 where they are fractions."""
+
+    @property
+    def seeds(self) -> int:
+        """Those that have this very number: not every run has its reference, or was measured further."""
+        return self.ours.count
 
     @property
     def allowed(self) -> float:
@@ -57,9 +61,7 @@ class Comparison:
         return "held" if self.held else "not held"
 
 
-def compare(
-    table: Table, layout: Layout, seeds: Mapping[tuple[str, str], int], unit: float = 1.0
-) -> Iterator[Comparison]:
+def compare(table: Table, layout: Layout, unit: float = 1.0) -> Iterator[Comparison]:
     """Every cell of a table that the paper has, too."""
     for row in table.rows:
         for column, cell in zip(table.columns, row, strict=True):
@@ -69,7 +71,7 @@ def compare(
                 if published is not None:
                     ours = dataclasses.replace(cell, paper=None, rank=None, footnotes=())
                     paper = dataclasses.replace(published, digits=cell.digits, signed=cell.signed)
-                    yield Comparison(place, ours, paper, seeds.get((place.title, place.sequence), 0), unit)
+                    yield Comparison(place, ours, paper, unit)
 
 
 def published_value(path: Sequence[str]) -> Value | None:
@@ -101,8 +103,9 @@ def verdicts(comparisons: Sequence[Comparison], reason: str | None) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             *(each.place.sequence, each.place.what, each.ours, each.paper),
-            Value(each.ours.mean - each.paper.mean, digits=each.ours.digits, signed=True),
-            None if reason else Value(each.allowed, digits=each.ours.digits),
+            # With one more digit than the numbers: what decides must be seen.
+            Value(each.ours.mean - each.paper.mean, digits=1 + each.ours.digits, signed=True),
+            None if reason else Value(each.allowed, digits=1 + each.ours.digits),
             each.seeds,
             None if reason else each.verdict(),
         )
@@ -119,9 +122,11 @@ def verdicts(comparisons: Sequence[Comparison], reason: str | None) -> Table:
 
 
 def orders(comparisons: Sequence[Comparison]) -> Table:
-    """For each sequence, whether our numbers stand in the paper's order."""
+    """For each sequence, whether our numbers stand in the paper's order; ONE and MTL stand outside of it."""
     by_sequence: dict[str, list[Comparison]] = {}
     for each in comparisons:
+        if each.place.title in UNRANKED:
+            continue
         by_sequence.setdefault(each.place.sequence, []).append(each)
     rows: list[tuple[Cell, ...]] = []
     for sequence, members in by_sequence.items():

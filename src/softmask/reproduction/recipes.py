@@ -90,17 +90,6 @@ class Recipe:
             return table
         return dataclasses.replace(table, rows=[row for row in table.rows if self.wanted(row)])
 
-    def seeds(self, runs: Sequence[StoredRun]) -> dict[tuple[str, str], int]:
-        """How many seeds are behind a method on a sequence."""
-        counts: dict[tuple[str, str], int] = {}
-        for run in runs:
-            key = (METHODS.load(run.config.method).title, run.config.sequence)
-            counts[key] = counts.get(key, 0) + 1
-        if not self.with_reference:
-            return counts
-        alone = METHODS.load(REFERENCE).title
-        return {(title, name): min(count, counts.get((alone, name), 0)) for (title, name), count in counts.items()}
-
 
 def recipe(name: str) -> Recipe:
     if name not in NAMES:

@@ -23,7 +23,7 @@ def tables_of(recipe: Recipe, runs: Sequence[StoredRun]) -> list[Table]:
     shown = recipe.show(runs)
     if recipe.layout is None:
         return [shown, trends(shown)]
-    comparisons = list(compare(shown, recipe.layout, recipe.seeds(runs), recipe.unit))
+    comparisons = list(compare(shown, recipe.layout, recipe.unit))
     if not comparisons:
         said = "No verdict: the paper has no numbers for these runs."
         return [dataclasses.replace(shown, notes=(*shown.notes, said))]

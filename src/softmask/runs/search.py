@@ -29,7 +29,7 @@ from softmask.errors import SoftmaskError
 from softmask.learning.fit import DivergedError
 from softmask.learning.seeds import derive
 from softmask.runs.lease import FolderBusyError, Lease
-from softmask.runs.run import Watch, run
+from softmask.runs.run import GPU_TROUBLE, Watch, run
 from softmask.runs.search_space import SearchPlan
 from softmask.runs.settings_file import FoundSettings
 from softmask.runs.store import Store, StoredRun
@@ -148,7 +148,7 @@ class Search:
             done = _when_free(lambda: run(config, store, tests=False, **how))
         except (Hopeless, DivergedError) as error:
             _give_up(study, trial, TrialState.PRUNED, str(error))
-        except (SoftmaskError, OSError):
+        except (SoftmaskError, OSError, *GPU_TROUBLE):
             raise  # a full disk, say: the trial is taken up again
         except Exception as error:
             _give_up(study, trial, TrialState.FAIL, f"{type(error).__name__}: {error}")

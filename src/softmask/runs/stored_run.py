@@ -18,7 +18,13 @@ from softmask.runs.state_file import StateFileError, read_state
 
 FORMAT = 1
 # Events that are written again when work is done again after a kill: the last one with these fields counts.
-IDENTITY = {"epoch": ("task", "epoch"), "task": ("task",), "accuracy": ("after", "task")}
+IDENTITY = {
+    "epoch": ("task", "epoch"),
+    "task": ("task",),
+    "accuracy": ("after", "task"),
+    "pruning": ("ranked_over", "strategy"),
+    "representation": ("onto", "union", "learned"),
+}
 Signature = tuple[int, ...]
 """Size, time and number of a run's files: equal ones have equal content, since a run only appends."""
 
@@ -75,6 +81,8 @@ class StoredRun:
             lines = (self.path / "events.jsonl").read_bytes().split(b"\n")
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise StoreError(f"{self.path / 'events.jsonl'} cannot be read: {error}") from None
         lines = lines[:-1]  # what stands after the last line end was torn by a kill
         if without:
             passed_over = b'{"kind": "%s"' % without.encode()
@@ -190,7 +198,11 @@ def _whole_stages(events: Iterable[dict[str, Any]]) -> int:
 def _is_whole(event: dict[str, Any]) -> bool:
     """Whether a line that is JSON can be one of ours."""
     kind = event.get("kind")
-    return isinstance(kind, str) and all(isinstance(event.get(field), int) for field in IDENTITY.get(kind, ()))
+    if not isinstance(kind, str):
+        return False
+    if not all(isinstance(event.get(field), (int, str)) for field in IDENTITY.get(kind, ())):
+        return False
+    return kind != "accuracy" or all(isinstance(event.get(part, 0.0), (int, float)) for part in ("validation", "test"))
 
 
 def signature(folder: Path) -> Signature:
@@ -201,6 +213,6 @@ def signature(folder: Path) -> Signature:
         try:
             facts = os.stat(f"{place}/{name}")
             found += (facts.st_size, facts.st_mtime_ns, facts.st_ino)
-        except FileNotFoundError:
+        except OSError:  # not there, or not for us: reading it will tell
             found += (-1, 0, 0)
     return tuple(found)
