@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,36 @@ def test_mistakes_take_one_line(model: Path, few: Path, arguments: list[str], co
     (error,) = ended.errors()
     assert message in error
     assert "Traceback" not in ended.err
+
+
+def test_a_first_attempt_that_fails_leaves_no_model(few: Path, tmp_path: Path) -> None:
+    ended = softmask("learn", tmp_path / "m", few / "typo", *TINY)
+    assert ended.code == 1
+    assert "no model was made" in ended.err
+    assert not (tmp_path / "m").exists()
+    wider = [word if word != "0.0625" else "0.125" for word in TINY]
+    assert softmask("learn", tmp_path / "m", few / "train" / "first", *wider).code == 0
+    assert "is as it was" in softmask("learn", tmp_path / "m", few / "typo").err
+    same_size = softmask("learn", tmp_path / "m", few / "train" / "second", "--size", 28, "--set", "epochs=1")
+    assert same_size.code == 0, "the channels are those of the model"
+
+
+def test_two_channels_are_none_that_a_picture_has(few: Path, tmp_path: Path) -> None:
+    ended = softmask("learn", tmp_path / "m", few / "train" / "first", "--channels", 2)
+    assert ended.code == 2
+    assert not (tmp_path / "m").exists()
+
+
+def test_damaged_and_left_out_files_are_named(few: Path, tmp_path: Path) -> None:
+    pictures = shutil.copytree(few / "train" / "first", tmp_path / "pictures")
+    for name in ("a.png", "b.png", "c.png"):
+        (pictures / "0" / name).write_bytes(b"no picture")
+    (pictures / "1" / "x.HEIC").touch()
+    ended = softmask("learn", tmp_path / "m", pictures, *TINY)
+    (error,) = ended.errors()
+    assert "not a whole picture of a kind that is read; so are 2 more:" in error
+    assert "c.png" in error
+    assert "left out: 1 .heic" in ended.err
 
 
 def test_a_network_of_ones_own(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import nn
 
 from softmask import ContinualModel
 from softmask.continual import ModelFolderError
@@ -239,3 +241,37 @@ def test_an_end_at_any_write_leaves_the_old_model_or_the_new_one(
             assert torch.equal(found.probabilities(x, 0), whole.probabilities(x, 0))
     else:
         pytest.fail("it was never let through")
+
+
+class Masked(nn.Linear):
+    """A network of one's own with numbers that are infinite, and others that are complex, from the start."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 4)
+        self.register_buffer("causal", torch.full((2, 2), -math.inf).triu(1))
+        self.register_buffer("turns", torch.ones(3, dtype=torch.complex64))
+
+
+def test_a_network_with_infinite_and_complex_buffers_is_opened_again(tmp_path: Path) -> None:
+    model = ContinualModel.create(tmp_path / "m", network=Masked, input_shape=(6,))
+    model.learn("one", blobs(0), training=QUICK)
+    x = blobs(0)[0]
+    again = ContinualModel.open(tmp_path / "m", network=Masked)
+    assert torch.equal(model.probabilities(x, 0), again.probabilities(x, 0))
+
+
+def test_what_could_not_be_opened_again_is_not_committed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaging(path: Path, state: dict[str, Any]) -> None:
+        write_state(path, {**state, "backbone.fc1.layer.bias": state["backbone.fc1.layer.bias"] * math.nan})
+
+    opened = ContinualModel.open(model)
+    before = files(model)
+    monkeypatch.setattr("softmask.continual.folder.write_state", damaging)
+    with pytest.raises(ModelFolderError, match=r"is as it was, since it could not be opened again: .*not finite"):
+        opened.learn("more", blobs(5), training=QUICK)
+    assert files(model) == before
+    assert ContinualModel.open(model).tasks == ("task 0",)
+
+
+def files(model: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in model.iterdir() if not path.name.startswith("lease")}

@@ -7,6 +7,7 @@ import threading
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -15,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 from softmask import ContinualModel
 from softmask.continual import model as continual_model
+from softmask.continual.data import read_image, read_labelled
 from softmask.continual.inspection import LITTLE_ROOM
 from softmask.continual.learner import LearnerError
 from softmask.errors import DataError, SoftmaskError, UnknownName
@@ -69,6 +71,58 @@ def test_on_another_device_it_learns_and_answers_as_on_the_cpu(tmp_path: Path) -
     again = ContinualModel.open(tmp_path / "there")
     assert all(torch.equal(here.probabilities(x, task), again.probabilities(x, task)) for task in range(3))
     assert (tmp_path / "there too").exists()
+
+
+def test_bytes_and_floats_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    model = ContinualModel.create(tmp_path / "m", network="mlp", input_shape=(1, 4, 4), width=1 / 16)
+    pixels, labels = (torch.arange(40 * 16) % 251).to(torch.uint8).view(40, 1, 4, 4), torch.arange(40) % 2
+    model.learn("bytes", (pixels, labels), training=QUICK)
+    model.learn("floats", (pixels.float() / 255, labels), training=QUICK)
+    again = ContinualModel.open(tmp_path / "m")
+    assert [task.inputs for task in again.config.tasks] == ["bytes", "floats"]
+    assert again.predict(pixels[:1], task="bytes")
+    for inputs, task in ((pixels, "floats"), (pixels.float(), "bytes")):
+        with pytest.raises(DataError, match=f"'{task}' was learned from {task}, these are"):
+            again.predict(inputs, task=task)
+
+
+def test_a_picture_is_the_same_from_a_dataset_and_from_its_file(tmp_path: Path) -> None:
+    deep = Image.fromarray(np.full((4, 4), 32768, dtype=np.uint16))
+    clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
+    for name, picture in (("deep.png", deep), ("clear.png", clear)):
+        picture.save(tmp_path / name)
+        with Image.open(tmp_path / name) as opened:
+            given = read_labelled([(opened, 0), (opened, 1)], (3, 4, 4)).inputs[0]
+        assert torch.equal(given, read_image(str(tmp_path / name), (3, 4, 4))), name
+
+
+def test_a_last_batch_of_one_does_not_stop_batch_normalisation(tmp_path: Path) -> None:
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
+
+    model = ContinualModel.create(tmp_path / "m", network=network, input_shape=(6,))
+    x, y = blobs(0, count=65)
+    model.learn("one", (x, y), val=blobs(1), training=QUICK)
+    assert model.tasks == ("one",)
+
+
+def test_names_of_classes_are_checked_before_training(tmp_path: Path) -> None:
+    model = small_model(tmp_path / "m", tasks=1)
+    with pytest.raises(DataError, match="a class's name is 1 to 200 printable characters"):
+        model.learn("latin", blobs(1), classes=["caf\udce9", "tea"])
+    assert ContinualModel.open(tmp_path / "m").tasks == ("task 0",)
+
+
+@pytest.mark.parametrize("source", [[torch.zeros(6)], 3, {"x": 1}])
+def test_what_cannot_be_predicted_from(tmp_path: Path, source: object) -> None:
+    with pytest.raises(DataError, match="predicts from a tensor of inputs, a picture, a folder"):
+        small_model(tmp_path / "m").predict(source)
+
+
+def test_an_array_is_as_good_as_a_tensor(known: Path) -> None:
+    x = blobs(0)[0]
+    model = ContinualModel.open(known)
+    assert model.predict(x.numpy(), task="left") == model.predict(x, task="left")
 
 
 def test_predictions_have_names_and_probabilities(known: Path) -> None:

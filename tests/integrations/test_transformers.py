@@ -94,3 +94,15 @@ def test_forgetting_with_and_without() -> None:
     assert without.forgotten > 0.15
     assert protected.forgotten < without.forgotten / 2
     assert protected.forgotten < gradient.forgotten - 0.05
+
+
+def test_another_process_goes_on_with_what_was_kept(tmp_path: Path) -> None:
+    model, callback = taught(tmp_path, tasks=1, batches=2)
+    torch.save(callback.state_dict(), tmp_path / "softmask.pt")
+    again = SoftMaskCallback(SoftMask(model.bert), batches=2)
+    again.load_state_dict(torch.load(tmp_path / "softmask.pt", weights_only=True))
+    assert again.mask.mean() == callback.mask.mean() > 0
+    model.classifier = nn.Linear(32, CLASSES)
+    Trainer(model, arguments(tmp_path), train_dataset=Texts(1, 64, seed=0), callbacks=[again]).train()
+    assert len(again.heads) == 2
+    assert torch.equal(again.heads[0].weight, callback.heads[0].weight)

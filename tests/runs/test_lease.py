@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from softmask.errors import SoftmaskError
+from softmask.runs import lease as lease_module
 from softmask.runs.lease import FolderBusyError, Lease
 
 
@@ -135,16 +136,54 @@ def test_a_lost_lease_is_noticed_at_the_next_write_and_left_to_its_holder(tmp_pa
     assert json.loads(lease.path.read_text())["token"] == "another"
 
 
-def test_the_heartbeat_notices_a_removed_folder_without_noise(tmp_path: Path) -> None:
+def test_the_heartbeat_notices_a_new_holder_for_good(tmp_path: Path) -> None:
+    with Lease(tmp_path, beat=0.01) as lease:
+        own = lease.path.read_text()
+        lease.path.write_text(json.dumps({"token": "another"}))
+        assert lease._thread is not None
+        lease._thread.join(30)
+        lease.path.write_text(own)
+        with pytest.raises(FolderBusyError, match="taken over"):
+            lease.require()
+
+
+def test_a_removed_folder_is_noticed_and_one_that_comes_back_is_still_ours(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     with Lease(folder, beat=0.01) as lease:
         folder.rename(tmp_path / "moved")
-        assert lease._thread is not None
-        lease._thread.join(30)
-        assert lease.lost
+        time.sleep(0.1)  # several beats
         with pytest.raises(FolderBusyError, match="or removed"):
             lease.require()
+        (tmp_path / "moved").rename(folder)
+        lease.require()
+
+
+def test_a_moment_in_which_it_cannot_be_read_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_module, "PAUSES", (0.0, 0.0, 0.0))
+    read, failures = lease_module._start_of, iter([True, True])
+
+    def now_and_then(path: Path) -> bytes:
+        if next(failures, False):
+            raise OSError("stale file handle")
+        return read(path)
+
+    with Lease(tmp_path) as lease:
+        monkeypatch.setattr(lease_module, "_start_of", now_and_then)
+        lease.require()
+
+
+def test_a_pipe_or_a_date_far_ahead_holds_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lease.json")
+    old = time.time() - 3600
+    os.utime(tmp_path / "lease.json", (old, old))
+    with Lease(tmp_path) as lease:
+        lease.require()
+    lease.path.write_text(json.dumps({"token": "another", "machine": "elsewhere"}))
+    ahead = time.time() + 3600
+    os.utime(lease.path, (ahead, ahead))
+    with Lease(tmp_path):
+        pass
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
 from softmask.runs.config import RunConfig, make_config
 from softmask.runs.run import load as load_config
+from softmask.runs.run import run
+from softmask.runs.store import Store, StoreError
 from softmask.sequences import load_sequence, sequence_facts
 from softmask.sequences.folder import is_divided
 from tests.sequences.generated import write_folder
@@ -152,3 +154,17 @@ def test_trains_are_a_class_like_any_other(tmp_path: Path) -> None:
     assert not is_divided(tmp_path)
     (tmp_path / "train" / "bus").mkdir()
     assert is_divided(tmp_path)
+
+
+def test_a_run_of_other_pictures_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "pictures", PETS)
+    changes = {"epochs": 1, "width": 0.0625}
+    config = make_config("ncl", f"folder:{root}", preset="short", tasks=1, changes=changes)
+    store = Store(tmp_path / "store")
+    done = run(config, store)
+    assert run(config, store).path == done.path
+    next((root / "1 furry" / "cats").iterdir()).unlink()
+    with pytest.raises(StoreError, match="learned its task 1 from other pictures"):
+        run(config, store)
+    shutil.rmtree(root)
+    assert run(config, store).path == done.path, "pictures that are gone are not others"

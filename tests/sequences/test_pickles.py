@@ -188,6 +188,24 @@ def test_too_many_instructions_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     assert "more than 1000 instructions" in refusal(b"}" * 2000)
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        (b"", b"\x8c\x01x\x93."),  # a module's name
+        (b"\x8c\x05numpy", b"\x93."),  # a name
+        (b"cnumpy\ndtype\n(", b"K\x00K\x01tR."),  # a type
+        (b"c_codecs\nencode\n\x8c\x01a", b"\x86R."),  # an encoding
+    ],
+)
+def test_names_that_would_be_text_without_end_are_refused(around: tuple[bytes, bytes]) -> None:
+    doubled = b")" + b"".join(b"q\x01h\x01\x86" for _ in range(100))
+    assert "a tuple where text is expected" in refusal(b"\x80\x04" + around[0] + doubled + around[1])
+
+
+def test_a_number_is_not_encoded() -> None:
+    assert "not written as latin-1 text" in refusal(b"c_codecs\nencode\nK\x05X\x06\x00\x00\x00latin1\x86R.")
+
+
 def test_keys_that_take_for_ever_to_hash_are_refused() -> None:
     doubled = b")" + b"".join(b"q\x01h\x01\x86" for _ in range(100))
     refusal(b"}" + doubled + b"Ns.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import warnings
@@ -38,6 +39,9 @@ def whole_program(
     """Continual learning by soft-masking."""
 
 
+RESUMING = ("demo", "run", "grid", "search", "reproduce")
+
+
 class Interrupted(BaseException):
     """Ctrl-C under another name: typer keeps KeyboardInterrupt to itself and says nothing."""
 
@@ -50,6 +54,8 @@ def main() -> None:
     """Errors that a user can mend take one or two lines and no traceback; exit code 2 is wrong usage, 1 the rest."""
     warnings.showwarning = lambda message, *_, **__: note(str(message))
     signal.signal(signal.SIGINT, _interrupt)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be text
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except (ConfigError, UnknownName) as error:
@@ -62,5 +68,6 @@ def main() -> None:
         problem(f"{error.strerror or error}: {error.filename or 'while reading or writing'}")
         sys.exit(1)
     except Interrupted:
-        problem("interrupted; the same command continues where it stopped")
+        resumes = any(verb in sys.argv[1:2] for verb in RESUMING)
+        problem("interrupted; the same command continues where it stopped" if resumes else "interrupted")
         sys.exit(130)

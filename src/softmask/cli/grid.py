@@ -107,6 +107,8 @@ def find_workers(name: str, device: str, *, jobs: int | None, **on_ray: Any) -> 
     workers = make_executor(name, jobs=jobs or (None if wanted == CPU else 1), **on_ray)
     if not isinstance(workers, RayExecutor):
         return workers, find_device(device)
+    if wanted == CPU and workers.gpus:
+        raise ConfigError("--gpus keeps GPUs for cells that compute on the CPU: add --device cuda")
     if wanted.index is not None:
         raise ConfigError(f"Ray chooses the GPU of a cell: use --device {wanted.type}")
     if wanted != CPU and not workers.gpus:

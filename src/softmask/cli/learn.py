@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from softmask.cli.printing import Progress, out, tell
 from softmask.continual import ContinualModel
 from softmask.continual.folder import ModelFolder
 from softmask.continual.learner import usual_training
-from softmask.errors import ConfigError, choices
+from softmask.errors import ConfigError, SoftmaskError, choices
 from softmask.learning.training import Training
 
 Model = Annotated[Path, typer.Argument(help="Folder of the model.")]
@@ -52,7 +53,10 @@ def learn(
     """
     changes = options.parse_changes(change)
     _, settings = split_changes(changes)  # what is wrong with them is told before anything is made
-    side = None if size is None and channels is None else (channels or 3, size or 32, size or 32)
+    if channels not in (None, 1, 3):
+        raise typer.BadParameter("pictures have 1 (grey) or 3 channels (colour)", param_hint="--channels")
+    is_new = not ModelFolder(model).exists()
+    side = wanted_shape(size, channels, None if is_new else ModelFolder(model).read_config().input_shape)
     wanted = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
     opened = open_or_create(model, {k: v for k, v in wanted.items() if v is not None}, settings, device)
     training, _ = split_changes(changes, len(opened.tasks))
@@ -61,8 +65,8 @@ def learn(
         with Progress(name, len(opened.tasks) + 1, training.epochs) as progress:
             facts = opened.learn(name, pictures, val, training=training, probe=probe, watch=progress)
     except BaseException:
-        if name not in ContinualModel.open(model, network).tasks[len(opened.tasks) :]:
-            tell(f"nothing was learned: {model} is as it was, and the same command starts the task again")
+        with suppress(SoftmaskError):  # what went wrong first is what is told
+            _tell_what_is_left(ModelFolder(model), name, is_new)
         raise
     if as_json:
         out.print_json(json.dumps(dataclasses.asdict(facts)))
@@ -74,6 +78,23 @@ def learn(
     if facts.room is not None:
         out.print(f"room left: {100 * facts.room:.0f} % of an update, for the average parameter")
     out.print(f"the model in {model} knows {len(opened.tasks)} tasks: {', '.join(opened.tasks)}")
+
+
+def wanted_shape(size: int | None, channels: int | None, known: tuple[int, ...] | None) -> tuple[int, int, int] | None:
+    """What is not said is as it is in a model that is there, or as usual."""
+    if size is None and channels is None:
+        return None
+    usual = known if known is not None and len(known) == 3 else (3, 32, 32)
+    return channels or usual[0], size or usual[1], size or usual[2]
+
+
+def _tell_what_is_left(folder: ModelFolder, task: str, is_new: bool) -> None:
+    known = [each.name for each in folder.read_config().tasks]
+    if is_new and not known:
+        folder.remove()  # else the next attempt would meet settings that nobody wants any more
+        tell("nothing was learned, and no model was made; the same command starts again")
+    elif task not in known:
+        tell(f"nothing was learned: {folder.path} is as it was, and the same command starts the task again")
 
 
 def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any], device: str = "cpu") -> ContinualModel:

@@ -71,7 +71,7 @@ def _perform(
     config: RunConfig, store: Store, data: Path | None, listeners: Sequence[Listener], **how: Any
 ) -> StoredRun:
     known = store.find(config)
-    if known is not None and known.finished:
+    if known is not None and known.finished and ":" not in config.sequence:
         tell(f"{config.method} on {config.sequence}: already finished, nothing to do")
         return known
     tasks = config.tasks or sequence_facts(config.sequence).tasks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from softmask.continual.description import MOST_CLASSES
+from softmask.continual.description import MOST_CLASSES, check_name
 from softmask.errors import DataError
 from softmask.learning.task import Batches, Normalisation
-from softmask.sequences.decoding import any_kind, decode, known_endings, read_picture
+from softmask.sequences.decoding import any_kind, decode, in_colour, known_endings, read_picture
 from softmask.sequences.fingerprint import files_below
 from softmask.sequences.folder import is_divided
 from softmask.sequences.problems import Problems
@@ -27,6 +28,7 @@ Shape = tuple[int, ...]
 Source = Any
 """A folder, `(x, y)` tensors, or a dataset of `(x, y)` pairs."""
 AT_ONCE = 256
+MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,10 @@ class Labelled:
         return Batches(self.inputs, self.labels, normalise=normalise_bytes(self.inputs, normalise))
 
 
+def kind_of(inputs: Tensor) -> str:
+    return "bytes" if inputs.dtype == torch.uint8 else "floats"
+
+
 def normalise_bytes(inputs: Tensor, normalise: Normalisation | None) -> Normalisation | None:
     """Bytes are pixels and are normalised; any other numbers are taken as they are."""
     if inputs.dtype != torch.uint8:
@@ -73,6 +79,8 @@ def read_task(
     known = read_labelled(train, shape, classes)
     if not 2 <= len(known.classes) <= MOST_CLASSES:
         raise DataError(f"a task needs at least two classes and at most {MOST_CLASSES}, found {len(known.classes)}")
+    for name in known.classes:  # now, not after training
+        _require_name(name)
     if twice := [name for name, count in Counter(known.classes).items() if count > 1]:
         raise DataError(f"two classes are called {twice[0]!r}")
     if val is not None:
@@ -87,6 +95,13 @@ def read_task(
         parts = hold_out(rows, max(1, round(VALIDATION_SHARE * len(rows))), "validation", *purpose, label)
         kept, apart = kept + parts[0], apart + parts[1]
     return known.take(shuffled(kept, *purpose)), known.take(apart)
+
+
+def _require_name(name: str) -> None:
+    try:
+        check_name(name, "a class's name")
+    except ValueError as error:
+        raise DataError(str(error)) from None
 
 
 def _names_given(train: Source, val: Source, known: Labelled, classes: Sequence[str] | None) -> Sequence[str] | None:
@@ -149,7 +164,7 @@ def _gathered(source: Iterable[Any], shape: Shape) -> tuple[Tensor, Tensor]:
     try:
         pairs: Iterable[Any] = source if hasattr(source, "__iter__") else (source[i] for i in range(len(source)))  # type: ignore[index,arg-type]
         for x, y in pairs:
-            inputs.append(_pixels(np.asarray(x.convert("RGB")), shape) if isinstance(x, Image.Image) else _tensor(x))
+            inputs.append(_pixels(np.asarray(in_colour(x)), shape) if isinstance(x, Image.Image) else _tensor(x))
             labels.append(int(y))
     except (TypeError, ValueError) as error:
         raise DataError(f"expected a folder, (x, y) tensors or a dataset of (x, y) pairs: {error}") from None
@@ -184,17 +199,36 @@ def _read_folder(folder: Path, shape: Shape) -> Labelled:
             raise DataError(f"{folder / name}: no pictures")
         files += found
         labels += [label] * len(found)
-    problems = Problems()
-    images = []
-    for path in files:
-        with problems.collected():
-            images.append(read_image(path, shape))
-    problems.raise_any()
+    images = _read_all(files, shape)
     return Labelled(torch.stack(images), torch.tensor(labels), tuple(classes))
 
 
+def _read_all(files: Sequence[str], shape: Shape) -> list[Tensor]:
+    """All pictures, or all that are damaged, so that they can be mended at once."""
+    problems, images = Problems(), []
+    for path in files:
+        with problems.collected():
+            images.append(read_image(path, shape))
+    if problems.found:
+        others = [told.split(": ")[0] for told in problems.found[1:MOST_NAMED]]
+        more = f"; so are {len(problems.found) - 1} more: {', '.join(others)}" if others else ""
+        raise DataError(problems.found[0] + more)
+    return images
+
+
 def pictures_below(folder: Path) -> list[str]:
-    return [path for path in files_below(folder) if Path(path).suffix.lower() in known_endings()]
+    """Files that by their endings are pictures; how many others there are is told."""
+    pictures, others = [], Counter[str]()
+    for path in files_below(folder):
+        ending = Path(path).suffix.lower()
+        if ending in known_endings():
+            pictures.append(path)
+        else:
+            others[ending or "none"] += 1
+    if others:
+        endings = ", ".join(f"{count} {ending}" for ending, count in others.most_common())
+        warnings.warn(f"{folder}: files that are no pictures by their endings are left out: {endings}", stacklevel=2)
+    return pictures
 
 
 def read_image(path: str, shape: Shape) -> Tensor:
@@ -216,6 +250,8 @@ def _pixels(colour: np.ndarray[Any, Any], shape: Shape) -> Tensor:
 
 def read_inputs(source: Source, shape: Shape) -> Iterator[tuple[list[str], Tensor]]:
     """What is to be predicted, in portions, with names: paths of pictures, or positions."""
+    if isinstance(source, np.ndarray):
+        source = torch.as_tensor(source)
     if isinstance(source, Tensor):
         inputs = _checked(source if source.dim() > len(shape) else source.unsqueeze(0), shape)
         for start in range(0, len(inputs), AT_ONCE):
@@ -223,7 +259,10 @@ def read_inputs(source: Source, shape: Shape) -> Iterator[tuple[list[str], Tenso
             yield [str(start + index) for index in range(len(part))], part
         return
     files: list[str] = []
-    for path in [source] if isinstance(source, (str, os.PathLike)) else source:
+    paths = [source] if isinstance(source, (str, os.PathLike)) else source
+    if not isinstance(paths, Sequence) or not all(isinstance(path, (str, os.PathLike)) for path in paths):
+        raise DataError("a model predicts from a tensor of inputs, a picture, a folder, or a list of such paths")
+    for path in paths:
         found = pictures_below(Path(path)) if Path(path).is_dir() else [str(path)]
         if not found:
             raise DataError(f"{path}: no pictures")

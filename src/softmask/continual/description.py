@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,9 +42,13 @@ class KnownTask:
     """The share of an update that the average parameter kept afterwards; None if the method has no such mask."""
     probe: int = 0
     """How many validation samples were kept, to see later whether answers change."""
+    inputs: str = ""
+    """`bytes`, which are normalised, or `floats`, which are taken as they are; empty where it was not noted."""
 
     def __post_init__(self) -> None:
         check_name(self.name, "a task's name")
+        for name in self.classes:
+            check_name(name, "a class's name")
         if not 2 <= len(self.classes) <= MOST_CLASSES or len(set(self.classes)) != len(self.classes):
             raise ValueError(f"task {self.name!r} needs 2 to {MOST_CLASSES} classes, no two of one name")
         if self.samples < 1 or self.epochs < 0 or self.probe < 0 or not 0 <= self.accuracy <= 1:
@@ -79,6 +84,8 @@ class ModelConfig:
             raise ValueError("too many tasks, or two of one name")
         if len(self.mean) != len(self.std) or not all(share > 0 for share in self.std):
             raise ValueError("mean and std do not fit each other")
+        if (self.mean and len(self.mean) != self.input_shape[0]) or not all(map(math.isfinite, self.mean + self.std)):
+            raise ValueError("mean and std do not fit the channels of input_shape")
 
     @property
     def classes(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ import re
 import stat
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ OURS = re.compile(r"(generation-\d{6,}|probe-\d{3,})\.safetensors(\.tmp)?|config
 LEASE = ("lease.json", "lease.lock")
 DTYPES = {"F32": "torch.float32", "F64": "torch.float64", "F16": "torch.float16", "BF16": "torch.bfloat16"}
 DTYPES |= {"I64": "torch.int64", "I32": "torch.int32", "I16": "torch.int16", "I8": "torch.int8", "U8": "torch.uint8"}
-DTYPES |= {"BOOL": "torch.bool"}
+DTYPES |= {"BOOL": "torch.bool", "C64": "torch.complex64", "U16": "torch.uint16", "U32": "torch.uint32"}
 
 
 class ModelFolderError(SoftmaskError):
@@ -87,17 +88,28 @@ class ModelFolder:
         """The state of a generation, if it has exactly the names, shapes and kinds of `expected`."""
         file = self.numbers(generation)
         state = read_checked(file, expected)
+        meant = dict(leaves(expected))
         for place, tensor in leaves(state):
             if isinstance(tensor, Tensor) and tensor.is_floating_point():
-                if not tensor.isfinite().all():
+                if not _as_finite_as(tensor, meant[place]):
                     raise ModelFolderError(f"{file}: {place} holds numbers that are not finite")
                 if "/importance/" in place and not ((tensor >= 0) & (tensor <= 1)).all():
                     raise ModelFolderError(f"{file}: {place} does not lie in 0..1")
         return state
 
     def commit(self, config: ModelConfig, state: Mapping[str, Any], event: Mapping[str, Any]) -> None:
-        """All or nothing: until config.json is replaced, the model is the old one; from then on the new one."""
-        write_state(self.numbers(config.generation), dict(state))
+        """All or nothing: until config.json is replaced, the model is the old one; from then on the new one.
+
+        What could not be opened again is not committed: it is read back while the old generation is still there.
+        """
+        numbers = self.numbers(config.generation)
+        try:
+            parse_config(json.dumps(config.to_dict()), "its new description")
+            write_state(numbers, dict(state))
+            self.read_numbers(config.generation, state)
+        except (DescriptionError, ModelFolderError) as error:
+            numbers.unlink(missing_ok=True)
+            raise ModelFolderError(f"{self.path} is as it was, since it could not be opened again: {error}") from None
         write_json(self.path / "config.json", config.to_dict())
         try:
             self.note(event)
@@ -118,6 +130,14 @@ class ModelFolder:
         for name in os.listdir(self.path):
             if OURS.fullmatch(name) and name not in wanted:
                 (self.path / name).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Of a model that was never taught: all its files, and the folder if nothing else is in it."""
+        for name in os.listdir(self.path):
+            if OURS.fullmatch(name) or name in (*LEASE, "config.json", self.history.name):
+                (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.rmdir()
 
     def size(self) -> int:
         """Bytes of all files."""
@@ -163,6 +183,14 @@ def read_checked(file: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(value, Tensor) and found.get(name, value) != value:
             raise ModelFolderError(f"{file}: {name} is {found[name]!r}, not {value!r}")
     return dict(state)
+
+
+def _as_finite_as(tensor: Tensor, meant: Tensor) -> bool:
+    """Finite, or infinite just where a network of one's own is so from the start, as a causal mask may be."""
+    finite = tensor.isfinite()
+    if finite.all():
+        return True
+    return not meant.is_meta and bool((finite == meant.isfinite().to(finite.device)).all())
 
 
 def _header(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import softmask
 from softmask.continual.adoption import take_over
-from softmask.continual.data import Source, normalise_bytes, read_inputs, read_task
+from softmask.continual.data import Source, kind_of, normalise_bytes, read_inputs, read_task
 from softmask.continual.description import KnownTask, ModelConfig, check_name, default_normalisation
 from softmask.continual.folder import ModelFolder, ModelFolderError
 from softmask.continual.inspection import Inspection, room_warning
@@ -33,7 +33,7 @@ from softmask.continual.learner import (
 from softmask.continual.networks import Network, name_of
 from softmask.continual.probes import keep_probe, measure_drift
 from softmask.continual.teaching import Watch, make_task, teach
-from softmask.errors import SoftmaskError, UnknownName
+from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.learning.device import exact, find_device
 from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
@@ -213,6 +213,12 @@ class ContinualModel:
 
     def probabilities(self, inputs: Tensor, task: int) -> Tensor:
         """One row for each input, one column for each class of the task with this number."""
+        known = self.config.tasks[task]
+        if known.inputs and known.inputs != kind_of(inputs):
+            raise DataError(
+                f"task {known.name!r} was learned from {known.inputs}, these are {kind_of(inputs)}: "
+                "pictures are bytes and normalised, floats are taken as they are, so give what it was taught with"
+            )
         return self._answers(self._method, inputs, task)
 
     def inspect(self, probe: bool = False) -> Inspection:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
-from softmask.continual.data import Labelled
+from softmask.continual.data import Labelled, kind_of
 from softmask.continual.description import KnownTask, ModelConfig
 from softmask.continual.learner import make_method, room_of
 from softmask.continual.networks import Network
 from softmask.learning.device import exact, random_apart
 from softmask.learning.evaluation import accuracy
-from softmask.learning.fit import Fit, Fitter
+from softmask.learning.fit import DivergedError, Fit, Fitter
 from softmask.learning.method import Method
 from softmask.learning.seeds import derive
 from softmask.learning.task import Task
@@ -66,17 +67,28 @@ def teach(
     method = extended(config, network, state, task.classes).to(task.train.device)
     with exact(task.train.device), random_apart():
         torch.manual_seed(derive(config.seed, "learn", task.name))
-        (task,) = method.stages([task], training)
+        (task,) = method.stages([task], _without_a_rest_of_one(method, training, task.train.count))
         method.begin_task(task)
         method.learn(task, Fitter(method, task, training, watch=count))
         conclude(method, task)
     return Taught(method, task, describe(method, task, classes, epochs, time.monotonic() - start))
 
 
+def _without_a_rest_of_one(method: Method, training: Training, count: int) -> Training:
+    """Batch normalisation cannot be trained with a single sample, which may be what is left for the last batch."""
+    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in method.modules()):
+        while count > 1 and count % training.batch == 1:
+            training = replace(training, batch=training.batch + 1)
+    return training
+
+
 def conclude(method: Method, task: Task) -> None:
     """What a method does once a task is learned: importance, masks."""
     method.eval()
-    method.end_task(task)
+    try:
+        method.end_task(task)
+    except FloatingPointError as error:
+        raise DivergedError(f"training on {task.name} diverged: {error}") from error
     method.zero_grad(set_to_none=True)
 
 
@@ -90,4 +102,5 @@ def describe(method: Method, task: Task, classes: Sequence[str], epochs: int, se
         seconds=round(seconds, 3),
         learned=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         room=room_of(method),
+        inputs=kind_of(task.train.images),
     )

@@ -4,6 +4,7 @@ callback = SoftMaskCallback(SoftMask(model.bert), head="classifier")
 for dataset in tasks:
     model.classifier = torch.nn.Linear(...)                    # a new head for each task
     Trainer(model, args, train_dataset=dataset, callbacks=[callback]).train()
+torch.save(callback.state_dict(), "softmask.pt")               # the Trainer's checkpoints do not hold it
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class SoftMaskCallback(TrainerCallback):
     """Protects earlier tasks while a Trainer trains; measures what the new one needs when it ends.
 
     Use one callback for all tasks: it keeps a copy of each task's head (`heads`), which cross-head importance needs and
-    with which old tasks are evaluated. `head` names the head inside the model. `batches` limits how many batches
-    importance is measured on.
+    with which old tasks are evaluated. These and the importance are not in the Trainer's checkpoints: keep
+    `state_dict()` after each task, and load it into the callback of another day's process before it trains. `head`
+    names the head inside the model. `batches` limits how many batches importance is measured on.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class SoftMaskCallback(TrainerCallback):
         self.mask, self.scale, self.batches = mask, scale, batches
         self.kept = KeptHeads(head)
         self._attachment: Attachment | None = None
+        self._loaded: list[dict[str, Tensor]] = []
 
     @property
     def heads(self) -> list[nn.Module]:
@@ -48,6 +51,9 @@ class SoftMaskCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.release()
+        if self._loaded:
+            self.kept.rebuild(kwargs["model"], self._loaded)
+            self._loaded = []
         head = self.kept.current(kwargs["model"])
         self._attachment = self.mask.attach(kwargs["optimizer"], head=head, scale=self.scale)
 
@@ -66,6 +72,14 @@ class SoftMaskCallback(TrainerCallback):
         if self._attachment is not None:
             self._attachment.remove()
             self._attachment = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Loads with `torch.load(..., weights_only=True)`."""
+        return {"mask": self.mask.state_dict(), "heads": [head.state_dict() for head in self.heads]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.mask.load_state_dict(state["mask"])
+        self._loaded = list(state["heads"])
 
     def _through(self, model: nn.Module, head: nn.Module) -> Callable[[Any, Any], Tensor]:
         """Eq. 2 for an old head: the sum of its logits; labels are not used."""

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import threading
 import time
 import uuid
@@ -17,6 +18,9 @@ from types import TracebackType
 from typing import Any
 
 from softmask.errors import SoftmaskError
+
+LARGEST = 4096  # bytes that a claim may have
+PAUSES = (0.2, 1.0, 3.0)  # seconds between attempts to read it
 
 
 class FolderBusyError(SoftmaskError):
@@ -85,26 +89,29 @@ class Lease:
     def require(self) -> None:
         """Raises if the lease was taken over, as may happen to a process that slept too long."""
         # Looked up, not left to the heartbeat: a process that wakes up writes before its next beat.
+        for pause in PAUSES:
+            if self.lost or self._holder() != {}:
+                break
+            time.sleep(pause)  # it cannot be read: a file system may have a bad moment
         if self.lost or not self._mine():
             raise FolderBusyError(f"{self.path.parent} was taken over by another process, or removed: this one stops")
 
     def _keep_alive(self) -> None:
         while not self._stop.wait(self.beat):
-            try:
-                if self._mine():
+            holder = self._holder()
+            if holder and holder.get("token") != self.token:
+                self.lost = True
+                return
+            with suppress(OSError):  # gone or unreadable just now: whoever writes next looks again
+                if holder:
                     os.utime(self.path)
-                    continue
-            except OSError:
-                pass  # the folder is gone, or its disk
-            self.lost = True
-            return
 
     def _mine(self) -> bool:
         return (self._holder() or {}).get("token") == self.token
 
     def _holder(self) -> dict[str, Any] | None:
         try:
-            return dict(json.loads(self.path.read_text()))
+            return dict(json.loads(_start_of(self.path)))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError):
@@ -114,7 +121,8 @@ class Lease:
         if holder.get("machine") == _machine():
             pid = holder.get("pid")
             return isinstance(pid, int) and _born(pid) is not None and _born(pid) == holder.get("born")
-        return time.time() - self.path.stat().st_mtime < self.stale_after
+        # A time far ahead is no heartbeat either.
+        return abs(time.time() - self.path.stat().st_mtime) < self.stale_after
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -132,6 +140,15 @@ def opened_unless_a_link(path: Path, flags: int) -> int:
         if error.errno == errno.ELOOP:
             raise SoftmaskError(f"{path}: refused, it is a link") from None
         raise
+
+
+def _start_of(path: Path) -> bytes:
+    """Of a plain file: a pipe would be waited for, a device would have no end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return file.read(LARGEST)
 
 
 def _machine() -> str:

@@ -24,7 +24,7 @@ from softmask.learning.seeds import derive
 from softmask.learning.task import Task, TaskSequence
 from softmask.runs.config import RunConfig
 from softmask.runs.state_file import digest_of
-from softmask.runs.store import Listener, RunWriter, Store, StoredRun
+from softmask.runs.store import Listener, RunWriter, Store, StoredRun, StoreError
 from softmask.sequences import load_sequence
 
 Watch = Callable[[Task, Fit], None]
@@ -52,11 +52,20 @@ def run(
     `tests` only validation accuracies are measured: such runs belong in a store of their own.
     """
     known = store.find(config)
-    if known is not None and known.finished:
+    if known is not None and known.finished and not _may_change(config):
         return known
     where = find_device(device)
-    require_begun_here(known.events("started") if known is not None else [], where)
-    sequence = load(config, data).on(where)
+    try:
+        sequence = load(config, data).on(where)
+    except SoftmaskError:
+        if known is not None and known.finished:
+            return known  # the pictures are gone, its results are not
+        raise
+    if known is not None:
+        _require_same_tasks(known, sequence)
+        if known.finished:
+            return known
+        require_begun_here(known.events("started"), where)
     writing = store.open(config, checkpoint_every=checkpoint_every, keep=keep, listeners=listeners)
     with _threads(threads), exact(where), writing as writer:
         if writer.finished():  # by another process, since we looked
@@ -73,6 +82,21 @@ def run(
             writer.event("failed", reason="error", message=f"{type(error).__name__}: {error}")
             raise
     return StoredRun(writer.path)
+
+
+def _may_change(config: RunConfig) -> bool:
+    """Whether the name of the sequence says where its pictures lie, not which they are."""
+    return ":" in config.sequence
+
+
+def _require_same_tasks(known: StoredRun, sequence: TaskSequence) -> None:
+    """A task's name tells its pictures: what was learned from others is another run."""
+    for event in known.events("task"):
+        if len(event["ids"]) == 1 and event["name"] != sequence.tasks[event["task"]].name:
+            raise StoreError(
+                f"{known.path} learned its task {event['task'] + 1} from other pictures than are there now: "
+                "use another store, or delete it"
+            )
 
 
 def load(config: RunConfig, data: Path | None) -> TaskSequence:

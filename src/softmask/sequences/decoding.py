@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from softmask.errors import DataError
 from softmask.sequences.problems import Problems
@@ -42,10 +42,11 @@ def decode(content: bytes, where: str, kind: Kind, size: tuple[int, int] = (SIDE
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata; our limit is below its own
             with Image.open(io.BytesIO(content), formats=list(kind.formats)) as image:
                 _check_extent(image, where)
-                upright = ImageOps.exif_transpose(image) if kind.turn_upright else image
-                small = _in_colour(upright).resize(size[::-1], Image.Resampling.BICUBIC)
+                small = in_colour(image, turn_upright=kind.turn_upright).resize(size[::-1], Image.Resampling.BICUBIC)
     except DataError:
         raise
+    except UnidentifiedImageError:
+        raise DataError(f"{where}: not a whole picture of a kind that is read") from None
     except Exception as error:  # Pillow's readers of forty formats meet damage with every kind of error
         raise DataError(f"{where}: not a whole picture ({_first_line(error)})") from None
     return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
@@ -101,7 +102,12 @@ def _check_extent(image: Image.Image, where: str) -> None:
         raise DataError(f"{where}: says that it has {image.width}x{image.height} pixels, more than {MOST_PIXELS}")
 
 
-def _in_colour(image: Image.Image) -> Image.Image:
+def in_colour(image: Image.Image, *, turn_upright: bool = True) -> Image.Image:
+    """As RGB, eight bits each; what is transparent is white."""
+    if turn_upright:
+        image = ImageOps.exif_transpose(image)
+    if image.mode == "F":
+        raise DataError("pixels that are floats may mean anything: convert them to 8 or 16 bits")
     if image.mode.startswith("I"):  # 16 bits a pixel, which Pillow would cut off at 255 instead of scaling
         return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
     if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):

@@ -55,14 +55,17 @@ class Unfinished:
 
 
 def meaning_of(module: object, name: object) -> Name:
-    full = f"{module}.{name}"
+    full = f"{_text(module)}.{_text(name)}"
     if full not in _NAMES:
         raise MalformedError(f"it names {full[:LONGEST_NAME]!r}; only numpy arrays and plain containers are read")
     return _NAMES[full]
 
 
 def _text(value: object) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    """Not of anything else: a few tuples, each holding the one before twice, would be text without end."""
+    if not isinstance(value, (str, bytes)):
+        raise MalformedError(f"a {type(value).__name__} where text is expected")
+    return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
 def _new_array(kind: object, *_: object) -> Unfinished:
@@ -101,10 +104,10 @@ def _scalar(dtype: object, data: object) -> object:
     return _array(data, dtype, (), "C").item()
 
 
-def _encode(text: str, encoding: object) -> bytes:
+def _encode(text: object, encoding: object) -> bytes:
     """How Python 3 writes bytes for Python 2."""
-    if _text(encoding) not in ("latin1", "latin-1"):
-        raise MalformedError(f"bytes written as {_text(encoding)[:20]!r}")
+    if not isinstance(text, str) or _text(encoding) not in ("latin1", "latin-1"):
+        raise MalformedError(f"bytes that are not written as latin-1 text but as {_text(encoding)[:20]!r}")
     return text.encode("latin-1")
 
 

@@ -21,17 +21,29 @@ from softmask.sequences.reading import DataFile
 MOST_INSTRUCTIONS = 5_000_000
 
 
+DAMAGE = (
+    *(LookupError, TypeError, ValueError, AttributeError, struct.error),
+    *(OverflowError, MemoryError, RecursionError),
+)
+
+
 def read_dictionary(file: DataFile) -> dict[str, Any]:
     """The pickled dictionary in a file, its keys as text. What Python 2 called text is bytes elsewhere."""
     try:
         content = _Machine(file.stream, file.size).run()
         if not isinstance(content, dict):
             raise MalformedError(f"it holds a {type(content).__name__}, not a dictionary")
-        return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in content.items()}
+        return {_key(key): value for key, value in content.items()}
     except MalformedError as reason:
         raise DataError(f"{file.where}: not a data file that can be read: {reason}") from None
-    except (LookupError, TypeError, ValueError, struct.error, OverflowError, MemoryError) as error:
+    except DAMAGE as error:
         raise DataError(f"{file.where}: not a data file that can be read: a damaged pickle ({error})") from None
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, (str, bytes, int)):
+        raise MalformedError(f"a dictionary with a {type(key).__name__} as key")
+    return key.decode() if isinstance(key, bytes) else str(key)
 
 
 class _Machine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import stat
 import zipfile
 import zlib
@@ -12,7 +13,10 @@ from pathlib import Path, PurePosixPath
 from softmask.errors import DataError
 from softmask.sequences.reading import damaged
 
-DAMAGE = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zlib.error, MemoryError)
+DAMAGE = (
+    *(zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, NotImplementedError),
+    *(zlib.error, lzma.LZMAError, MemoryError),
+)
 
 
 class ZipArchive:
