@@ -54,6 +54,23 @@ def test_predictions_of_files_and_folders(model: Path, few: Path) -> None:
     assert "note:" not in ended.err
 
 
+def test_learning_tells_what_it_cost_where_samples_were_kept(model: Path, few: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(model, tmp_path / "m")
+    ended = softmask("learn", copied, few / "train" / "third", "--set", "epochs=1", "--probe", 2)
+    told = [line for line in ended.out.splitlines() if "kept samples right" in line]
+    assert [line.split(":")[0] for line in told] == ["first", "second"]
+    assert "of 2 kept samples right" in told[0]
+
+
+def test_a_damaged_picture_does_not_stop_the_others(model: Path, few: Path, tmp_path: Path) -> None:
+    pictures = shutil.copytree(few / "test" / "first" / "0", tmp_path / "pictures")
+    (pictures / "bad.png").write_bytes(b"no picture")
+    ended = softmask("predict", model, pictures, "--task", "first", "--json")
+    assert ended.code == 1
+    assert len(ended.json()) == len(list(pictures.iterdir())) - 1
+    assert "bad.png" in ended.err
+
+
 def test_without_a_task_a_note_is_printed(model: Path, few: Path) -> None:
     ended = softmask("predict", model, few / "test" / "first" / "1" / "4.png", "--json")
     assert "not made to tell tasks apart" in ended.err

@@ -178,6 +178,13 @@ def test_foreign_files_among_checkpoints_are_not_taken_for_stages(tmp_path: Path
         assert writer.stages_done() == 0
 
 
+def test_more_than_a_thousand_stages(tmp_path: Path) -> None:
+    with Store(tmp_path).open(tiny_config()) as writer:
+        writer.save_stage(999, {})
+        writer.save_stage(1000, {})
+        assert writer.stages_done() == 1001
+
+
 def test_foreign_empty_and_half_made_folders_are_no_runs(whole_run: StoredRun, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes").mkdir()

@@ -77,7 +77,18 @@ def learn(
     )
     if facts.room is not None:
         out.print(f"room left: {100 * facts.room:.0f} % of an update, for the average parameter")
+    _show_what_it_cost(opened, name)
     out.print(f"the model in {model} knows {len(opened.tasks)} tasks: {', '.join(opened.tasks)}")
+
+
+def _show_what_it_cost(model: ContinualModel, new: str) -> None:
+    """To earlier tasks of which samples were kept."""
+    if not any(task.probe for task in model.config.tasks if task.name != new):
+        return
+    for drift in model.inspect(probe=True).drift:
+        if drift.task != new:
+            then, now = (f"{100 * share:.1f} %" for share in (drift.accuracy_then, drift.accuracy_now))
+            out.print(f"{drift.task}: {now} of {drift.samples} kept samples right, {then} when it was learned")
 
 
 def wanted_shape(size: int | None, channels: int | None, known: tuple[int, ...] | None) -> tuple[int, int, int] | None:

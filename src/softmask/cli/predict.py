@@ -12,7 +12,7 @@ import typer
 from softmask.analyses.table import Cell, Table
 from softmask.cli import options
 from softmask.cli.learn import Model, OwnNetwork, allow_own_code
-from softmask.cli.printing import out
+from softmask.cli.printing import out, problem
 from softmask.continual import ContinualModel
 from softmask.report.tables import print_table
 
@@ -27,12 +27,19 @@ def predict(
 ) -> None:
     """Name the class of each picture, with the probabilities.
 
+    Pictures that cannot be read are named in the end, and the exit code is 1.
+
     Example: `softmask predict pets-model new-photos --task cats-vs-dogs`
     """
     allow_own_code(network)
-    found = ContinualModel.open(model, network, device=device).predict(pictures, task)
+    damaged: list[str] = []
+    found = ContinualModel.open(model, network, device=device).predict(pictures, task, damaged=damaged.append)
     if as_json:
         out.print_json(json.dumps([dataclasses.asdict(prediction) for prediction in found]))
-        return
-    rows: list[tuple[Cell, ...]] = [(p.item, p.task, p.label, f"{100 * p.confidence:.1f} %") for p in found]
-    print_table(Table("Predictions", ("picture", "task", "class", "confidence"), rows), out)
+    elif found:
+        rows: list[tuple[Cell, ...]] = [(p.item, p.task, p.label, f"{100 * p.confidence:.1f} %") for p in found]
+        print_table(Table("Predictions", ("picture", "task", "class", "confidence"), rows), out)
+    for message in damaged:
+        problem(message)
+    if damaged:
+        raise typer.Exit(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -248,8 +248,13 @@ def _pixels(colour: np.ndarray[Any, Any], shape: Shape) -> Tensor:
     return pixels.unsqueeze(0) if shape[0] == 1 else pixels.permute(2, 0, 1).contiguous()
 
 
-def read_inputs(source: Source, shape: Shape) -> Iterator[tuple[list[str], Tensor]]:
-    """What is to be predicted, in portions, with names: paths of pictures, or positions."""
+def read_inputs(
+    source: Source, shape: Shape, damaged: Callable[[str], None] | None = None
+) -> Iterator[tuple[list[str], Tensor]]:
+    """What is to be predicted, in portions, with names: paths of pictures, or positions.
+
+    A picture that cannot be read is told to `damaged` and left out; where there is nobody to tell, it is an error.
+    """
     if isinstance(source, np.ndarray):
         source = torch.as_tensor(source)
     if isinstance(source, Tensor):
@@ -268,5 +273,13 @@ def read_inputs(source: Source, shape: Shape) -> Iterator[tuple[list[str], Tenso
             raise DataError(f"{path}: no pictures")
         files += found
     for start in range(0, len(files), AT_ONCE):
-        names = files[start : start + AT_ONCE]
-        yield names, torch.stack([read_image(path, shape) for path in names])
+        read: dict[str, Tensor] = {}
+        for path in files[start : start + AT_ONCE]:
+            try:
+                read[path] = read_image(path, shape)
+            except DataError as error:
+                if damaged is None:
+                    raise
+                damaged(str(error))
+        if read:
+            yield list(read), torch.stack(list(read.values()))

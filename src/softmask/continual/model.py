@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -188,10 +188,13 @@ class ContinualModel:
             warnings.warn(message, stacklevel=2)
         return facts
 
-    def predict(self, inputs: Source, task: str | None = None) -> list[Prediction]:
+    def predict(
+        self, inputs: Source, task: str | None = None, *, damaged: Callable[[str], None] | None = None
+    ) -> list[Prediction]:
         """Class names and probabilities for a picture, a folder, a list of them, or a tensor.
 
         Without a task every head answers, for each input in the order of the tasks, and a warning says what that means.
+        A picture that cannot be read is an error, or, told to `damaged`, left out.
         """
         if not self.tasks:
             raise SoftmaskError(f"{self.path} knows no task yet: let it learn one first")
@@ -205,7 +208,7 @@ class ContinualModel:
             )
         wanted = range(len(self.tasks)) if task is None else [self.tasks.index(task)]
         found: list[Prediction] = []
-        for names, part in read_inputs(inputs, self.config.input_shape):
+        for names, part in read_inputs(inputs, self.config.input_shape, damaged):
             answers = {index: self.probabilities(part, index) for index in wanted}
             for row, item in enumerate(names):
                 found += [self._prediction(item, index, answers[index][row]) for index in wanted]

@@ -139,8 +139,8 @@ class StoredRun:
 
     def stages_done(self) -> int:
         """How many stages are learned and saved."""
-        files = (self.path / "checkpoints").glob("[0-9][0-9][0-9].safetensors")
-        return max((int(file.stem) + 1 for file in files), default=0)
+        names = (file.stem for file in (self.path / "checkpoints").glob("*.safetensors"))
+        return max((int(name) + 1 for name in names if name.isdecimal()), default=0)
 
     def require_results(self) -> None:
         """Raises if accuracies of saved stages are missing. A kill cannot do that: they are written first."""
