@@ -167,3 +167,17 @@ def test_on_a_gpu_cells_run_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     workers, rehearsed_on = grid_verb.find_workers("processes", "cuda", jobs=None)
     assert (workers.jobs, rehearsed_on) == (1, "cuda")
     assert grid_verb.find_workers("processes", "cuda", jobs=3)[0].jobs == 3
+
+
+def test_what_failed_and_is_not_tried_again_takes_no_time(tmp_path: Path) -> None:
+    (cell,) = grid(tmp_path, "--methods", "ncl", "--dry-run", "--json").json()["cells"]
+    wanted = ["--methods", "ncl", "--dry-run", "--json"]
+    config = grid_verb.make_grid(
+        grid_verb.GridFile(methods=["ncl"], sequences=["D-5"], preset="short", tasks=2), {"width": 0.0625, "epochs": 1}
+    ).configs[0]
+    assert config.id() == cell["id"]
+    with Store(tmp_path).open(config) as writer:
+        writer.event("started")
+        writer.event("failed", reason="diverged", message="no finite loss")
+    assert grid(tmp_path, *wanted).json()["seconds"] == 0
+    assert grid(tmp_path, *wanted, "--retry-failed").json()["seconds"] > 0

@@ -81,7 +81,8 @@ def grid_command(
         tell(f"left out: {name}: {reason}")
     if dry_run:
         slots = 1 if isinstance(workers, RayExecutor) and address is None else workers.jobs
-        expected = forecast_grid(grid.cells(kept), kept, data, jobs=slots, keep=keep, device=rehearsed_on)
+        how: dict[str, Any] = {"jobs": slots, "keep": keep, "device": rehearsed_on, "retry_failed": retry_failed}
+        expected = forecast_grid(grid.cells(kept), kept, data, **how)
         _foretell(grid, kept, expected, as_json)
         return
     ended = []

@@ -74,7 +74,8 @@ def reproduce_command(
     kept = Store(store)
     if dry_run:
         cells, jobs = grid.cells(kept), workers.jobs
-        expected = forecast_grid(cells, kept, data, jobs=jobs, keep=wanted.keep, device=rehearsed_on)
+        how: dict[str, Any] = {"keep": wanted.keep, "device": rehearsed_on, "retry_failed": retry_failed}
+        expected = forecast_grid(cells, kept, data, jobs=jobs, **how)
         for line in expected.lines():
             out.print(line)
         return

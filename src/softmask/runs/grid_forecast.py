@@ -70,6 +70,7 @@ def forecast_grid(
     jobs: int,
     keep: str = "last",
     device: torch.device = CPU,
+    retry_failed: bool = False,
 ) -> GridForecast:
     """Each way of running is measured once, whatever its number of seeds; of a cell that is begun, the rest counts."""
     known: dict[str, Forecast] = {}
@@ -79,7 +80,8 @@ def forecast_grid(
     expected: list[tuple[Forecast, float]] = []
     for cell in cells:
         config = cell.config
-        if cell.state == "finished" or config.sequence in unknown:
+        at_its_end = cell.state == "finished" or (cell.state == "failed" and not retry_failed)
+        if at_its_end or config.sequence in unknown:
             continue
         key = repr(config.with_seeds(Seeds()))
         try:
