@@ -7,7 +7,19 @@ import os
 import sys
 
 MAIN = ("step", "importance", "evaluation")
-OTHERS = ("profile", "processes", "methods", "latency", "avalanche", "report", "own_model", "grid", "stores", "stress")
+OTHERS = (
+    "profile",
+    "products",
+    "processes",
+    "methods",
+    "latency",
+    "avalanche",
+    "report",
+    "own_model",
+    "grid",
+    "stores",
+    "stress",
+)
 
 
 def main() -> None:

@@ -11,6 +11,9 @@ from torch.func import functional_call
 
 from softmask.core.convolution import Convolution
 
+from .products import both_routines
+
+onednn = pytest.fixture(scope="module", autouse=True, params=[True, False])(both_routines)
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 

@@ -18,6 +18,9 @@ from softmask.core.random_drop import LEVELS, draws_like, dropped_levels, kept_a
 from softmask.core.stages import stages_of
 from softmask.learning.networks import alexnet
 
+from .products import both_routines
+
+onednn = pytest.fixture(scope="module", autouse=True, params=[True, False])(both_routines)
 Batches = list[tuple[Tensor, Tensor]]
 
 

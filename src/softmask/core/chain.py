@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from torch import nn
 
 from softmask.core.convolution import Convolution
+from softmask.core.linear import Linear
 
-PLAIN_LAYERS = (Convolution, nn.Conv2d, nn.ReLU, nn.Dropout, nn.MaxPool2d, nn.Flatten, nn.Linear, nn.Identity)
+PLAIN_LAYERS = (Convolution, nn.Conv2d, nn.ReLU, nn.Dropout, nn.MaxPool2d, nn.Flatten, Linear, nn.Linear, nn.Identity)
 
 
 @runtime_checkable

@@ -9,18 +9,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from softmask.core.products import prefers_onednn
+
 
 class Convolution(nn.Conv2d):
     """`nn.Conv2d`, with the same values and gradients to rounding.
 
-    On a CPU torch's own gradient of the weights runs at a half to two thirds of the speed of a matrix product. Laying
-    out what each output position reads costs little, and then that gradient is a single product.
+    On a CPU without AVX-512 torch's own gradient of the weights runs at a half to two thirds of the speed of a matrix
+    product. Laying out what each output position reads costs little, and then that gradient is a single product.
     """
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self._as_product(input, weight):
             return super()._conv_forward(input, weight, bias)
-        return _Convolve.apply(input, weight, bias, self.stride, self.padding, self.dilation)
+        return _Convolve.apply(input, weight, bias, *geometry(self))
 
     def _as_product(self, x: Tensor, weight: Tensor) -> bool:
         plain = self.groups == 1 and self.padding_mode == "zeros" and not isinstance(self.padding, str)
@@ -41,14 +43,23 @@ class _Convolve(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         below = gradient_below(gradient, x, weight, *ctx.geometry) if ctx.needs_input_grad[0] else None
-        rows = as_rows(gradient)
-        for_weight = for_bias = None
-        if ctx.needs_input_grad[1]:
-            taps = (rows.t() @ reads(x, weight.shape[2:], *ctx.geometry)).view(len(weight), *weight.shape[2:], -1)
-            for_weight = taps.permute(0, 3, 1, 2)
-        if ctx.needs_input_grad[2]:
-            for_bias = rows.sum(0)
+        for_weight = weight_gradient(gradient, x, weight, *ctx.geometry) if ctx.needs_input_grad[1] else None
+        for_bias = gradient.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
         return below, for_weight, for_bias, None, None, None
+
+
+def weight_gradient(gradient: Tensor, given: Tensor, weight: Tensor, *geometry: tuple[int, ...]) -> Tensor:
+    """From the gradient of a convolution's output to that of its weight."""
+    if prefers_onednn():
+        return _backward(gradient, given, weight, geometry, (False, True, False))[1]
+    taps = as_rows(gradient).t() @ reads(given, weight.shape[2:], *geometry)
+    return taps.view(len(weight), *weight.shape[2:], -1).permute(0, 3, 1, 2)
+
+
+def geometry(layer: nn.Conv2d) -> tuple[tuple[int, ...], ...]:
+    """Stride, padding and dilation of a layer whose padding is given in numbers."""
+    assert not isinstance(layer.padding, str)
+    return layer.stride, layer.padding, layer.dilation
 
 
 def as_rows(image: Tensor) -> Tensor:
@@ -65,8 +76,16 @@ def gradient_below(
     dilation: tuple[int, ...],
 ) -> Tensor:
     """From the gradient of a convolution's output to that of its input."""
-    geometry = (stride, padding, dilation, False, (0, 0), 1)
-    return torch.ops.aten.convolution_backward(gradient, given, weight, None, *geometry, (True, False, False))[0]
+    return _backward(gradient, given, weight, (stride, padding, dilation), (True, False, False))[0]
+
+
+def _backward(
+    gradient: Tensor, given: Tensor, weight: Tensor, geometry: tuple[tuple[int, ...], ...], wanted: tuple[bool, ...]
+) -> tuple[Tensor, ...]:
+    """torch's own: the gradients of input, weight and bias that are wanted."""
+    whole = (*geometry, False, (0, 0), 1)
+    gradients: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(gradient, given, weight, None, *whole, wanted)
+    return gradients
 
 
 def reads(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from softmask.core.chain import needed_input, plain_chain
 from softmask.core.closed_form import largest_standardised_, standardised_
 from softmask.core.parameters import named_trainable
+from softmask.core.products import below_linear
 from softmask.core.stages import Passed, Stage, add_gradients, behind_gate, below_layer, forward, stages_of, sum_for
 
 IMAGES_AT_ONCE = 64  # batches are joined or cut: the gradient of a sum of logits is a sum over samples
@@ -133,7 +134,7 @@ class _Crossing:
         below = range(len(passed) - 2, self.lowest - 1, -1)
         if not below:
             return
-        gradient = (passed[-1].gate * vector) @ passed[-1].stage.layer.weight
+        gradient = below_linear(passed[-1].gate * vector, passed[-1].stage.layer.weight)
         for index in below:
             here = passed[index]
             gradient = behind_gate(here, gradient)

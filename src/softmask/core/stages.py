@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softmask.core.convolution import as_rows, gradient_below, reads
+from softmask.core.convolution import as_rows, geometry, gradient_below, reads, weight_gradient
+from softmask.core.products import below_linear, prefers_onednn
 from softmask.core.random_drop import LEVELS, dense, draws_like, dropped_levels, kept_above, where_above
 
 
@@ -38,7 +39,7 @@ class Passed:
 
     stage: Stage
     input: Tensor
-    reads: Tensor
+    reads: Tensor | None
     gate: Tensor
 
 
@@ -139,22 +140,28 @@ def behind_gate(passed: Passed, gradient: Tensor) -> Tensor:
 def add_gradients(passed: Passed, gradient: Tensor, sums: dict[Tensor, Tensor]) -> None:
     """From the gradient of a layer's output to those of its parameters, added to their sums where they have one."""
     layer = passed.stage.layer
-    if gradient.dim() == 4:
-        gradient = as_rows(gradient)
     if layer.weight in sums:
-        total = sums[layer.weight]
-        rows = total.permute(0, 2, 3, 1) if total.dim() == 4 else total
-        rows.view(len(total), -1).addmm_(gradient.t(), passed.reads)
+        _add_weight_gradient(passed, gradient, sums[layer.weight])
     if layer.bias in sums:
-        sums[layer.bias].add_(gradient.sum(0))
+        sums[layer.bias].add_(gradient.sum([dimension for dimension in range(gradient.dim()) if dimension != 1]))
+
+
+def _add_weight_gradient(passed: Passed, gradient: Tensor, total: Tensor) -> None:
+    layer = passed.stage.layer
+    if isinstance(layer, nn.Linear):
+        total.addmm_(gradient.t(), passed.input)
+    elif passed.reads is None:
+        total.add_(weight_gradient(gradient, passed.input, layer.weight, *geometry(layer)))
+    else:
+        rows = total.permute(0, 2, 3, 1).view(len(total), -1)
+        rows.addmm_(as_rows(gradient).t(), passed.reads)
 
 
 def below_layer(layer: nn.Conv2d | nn.Linear, gradient: Tensor, given: Tensor) -> Tensor:
     """From the gradient of a layer's output to that of its input."""
     if isinstance(layer, nn.Linear):
-        return gradient @ layer.weight
-    assert not isinstance(layer.padding, str)
-    return gradient_below(gradient, given, layer.weight, layer.stride, layer.padding, layer.dilation)
+        return below_linear(gradient, layer.weight)
+    return gradient_below(gradient, given, layer.weight, *geometry(layer))
 
 
 def sum_for(parameter: Tensor) -> Tensor:
@@ -163,9 +170,11 @@ def sum_for(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter, memory_format=layout)
 
 
-def _reads(layer: nn.Conv2d | nn.Linear, given: Tensor) -> Tensor:
-    """What each output position reads, a row each, so that a weight's gradient is one product; all heads use it."""
-    if isinstance(layer, nn.Linear):
-        return given
-    assert not isinstance(layer.padding, str)
-    return reads(given, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+def _reads(layer: nn.Conv2d | nn.Linear, given: Tensor) -> Tensor | None:
+    """What each output position of a convolution reads, a row each, where its weight's gradient is one product of it.
+
+    All heads use it.
+    """
+    if isinstance(layer, nn.Linear) or prefers_onednn():
+        return None
+    return reads(given, layer.kernel_size, *geometry(layer))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from softmask.core.chain import needed_input
 from softmask.core.convolution import Convolution
+from softmask.core.linear import Linear
 from softmask.core.random_drop import dropped_levels
 from softmask.learning.relu_dropout import relu_dropout, relu_dropout_pool
 
@@ -115,8 +116,8 @@ def alexnet(
         raise ValueError(
             f"images of {input_shape[1]} x {input_shape[2]} are too small: nothing is left after the pools"
         )
-    blocks["fc1"] = Block(nn.Linear(conv3 * height * columns, hidden), drop2)
-    blocks["fc2"] = Block(nn.Linear(hidden, hidden), drop2)
+    blocks["fc1"] = Block(Linear(conv3 * height * columns, hidden), drop2)
+    blocks["fc2"] = Block(Linear(hidden, hidden), drop2)
     return Backbone(blocks)
 
 
@@ -125,7 +126,7 @@ def mlp(input_shape: tuple[int, ...], *, width: float = 1.0, drop: float = 0.0) 
     hidden = max(1, int(512 * width))
     return Backbone(
         {
-            "fc1": Block(nn.Linear(prod(input_shape), hidden), drop),
-            "fc2": Block(nn.Linear(hidden, hidden), drop),
+            "fc1": Block(Linear(prod(input_shape), hidden), drop),
+            "fc2": Block(Linear(hidden, hidden), drop),
         }
     )

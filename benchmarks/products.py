@@ -1,0 +1,72 @@
+"""The products of the AlexNet's layers by either routine: which of them `softmask.core.products` should prefer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from softmask.core import convolution, products
+from softmask.learning.networks import Block
+
+from .setup import BATCH, pictures, problem
+from .timing import Report, interleaved
+
+ROUNDS = 40
+
+
+def routines(kind: str, block: Block, given: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """The same product by torch's own routine and by oneDNN's."""
+
+    def by(onednn: bool) -> Callable[[], Tensor]:
+        def call() -> Tensor:
+            for module in (products, convolution):
+                module.prefers_onednn = lambda: onednn  # type: ignore[attr-defined]
+            with torch.no_grad():
+                return product()
+
+        return call
+
+    layer = block.layer
+    with torch.no_grad():
+        gradient = torch.randn_like(layer(given))
+    if isinstance(layer, nn.Conv2d):
+        sizes = convolution.geometry(layer)
+        product = lambda: convolution.weight_gradient(gradient, given, layer.weight, *sizes)  # noqa: E731
+    elif kind == "forward":
+        product = lambda: products.through_linear(given, layer.weight, layer.bias)  # noqa: E731
+    else:
+        product = lambda: products.below_linear(gradient, layer.weight)  # noqa: E731
+    return {"torch": by(False), "oneDNN": by(True)}
+
+
+def measure(threads: int) -> list[tuple[Any, ...]]:
+    torch.set_num_threads(threads)
+    backbone, rows = problem().backbone(), []
+    x = backbone.prepare(pictures(BATCH)[0])
+    for name, block in backbone.named_blocks.items():
+        given = x if isinstance(block.layer, nn.Conv2d) else x.flatten(1)
+        for kind in ("weight gradient",) if isinstance(block.layer, nn.Conv2d) else ("forward", "gradient below"):
+            timings = interleaved(routines(kind, block, given), rounds=ROUNDS)
+            ratio = timings["torch"].median / timings["oneDNN"].median
+            rows.append((threads, name, kind, str(timings["torch"]), str(timings["oneDNN"]), f"{ratio:.2f} x"))
+        with torch.no_grad():
+            x = block(x)
+    return rows
+
+
+def main() -> None:
+    capability, preferred = torch.backends.cpu.get_cpu_capability(), products.prefers_onednn()
+    rows = [row for threads in (1, 2) for row in measure(threads)]
+    Report(
+        "products",
+        ("threads", "layer", "product", "torch's, or as one product", "oneDNN", "oneDNN quicker by"),
+        rows,
+        [f"Vectors: {capability}; softmask takes {'oneDNN' if preferred else 'torch'} here. Batches of {BATCH}."],
+    ).publish({"capability": capability, "prefers_onednn": preferred})
+
+
+if __name__ == "__main__":
+    main()
