@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +24,10 @@ def routines(kind: str, block: Block, given: Tensor) -> dict[str, Callable[[], T
 
     def by(onednn: bool) -> Callable[[], Tensor]:
         def call() -> Tensor:
-            for module in (products, convolution):
-                module.prefers_onednn = lambda: onednn  # type: ignore[attr-defined]
-            with torch.no_grad():
+            with ExitStack() as patches:
+                for module in (products, convolution):
+                    patches.enter_context(patch.object(module, "prefers_onednn", lambda: onednn))
+                patches.enter_context(torch.no_grad())
                 return product()
 
         return call

@@ -14,7 +14,7 @@ from .timing import Report, interleaved
 STEPS = 20
 KINDS = {
     "convolutions": ("aten::mkldnn_convolution", "aten::convolution_backward"),
-    "matrix products": ("aten::mm", "aten::addmm"),
+    "matrix products": ("aten::mm", "aten::addmm", "mkldnn::_linear_pointwise"),
     "random bits": ("aten::random_", "aten::bernoulli_"),
     "masked update": ("aten::addcmul_",),
 }

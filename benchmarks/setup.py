@@ -7,16 +7,19 @@ from torch import Tensor, nn
 
 from softmask.core.chain import needed_input
 from softmask.learning.catalogue import METHODS
+from softmask.learning.fit import Fitter
 from softmask.learning.method import Method
 from softmask.learning.networks import Backbone
 from softmask.learning.problem import Network, Problem
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import Batches, Task
+from softmask.learning.training import Training
 
 from .textbook import DROP1, DROP2, TextbookSPG
 
 IMAGE, CLASSES, TASKS, BATCH = (3, 32, 32), 10, 10, 64
 LAST = TASKS - 1
+A_STEP = Training(lr=1e-3, epochs=1)  # of one batch: enough to have learned a task, in the sense of a method's state
 
 
 def problem(tasks: int = TASKS) -> Problem:
@@ -41,13 +44,15 @@ def some_importance(backbone: nn.Module) -> list[Tensor]:
 
 
 def at_last_task(name: str) -> Method:
-    """A method that has ended nine tasks and begins the tenth."""
+    """A method that has learned nine tasks, with a step each, and begins the tenth."""
     torch.manual_seed(0)
     method = METHODS.load(name)(problem())
     for index in range(LAST):
-        method.begin_task(task(index, BATCH))
+        earlier = task(index, BATCH)
+        method.begin_task(earlier)
+        method.learn(earlier, Fitter(method, earlier, A_STEP))
         method.eval()
-        method.end_task(task(index, BATCH))
+        method.end_task(earlier)
     method.begin_task(task(LAST, BATCH))
     return method.train()
 

@@ -16,6 +16,9 @@ from tests.runs.examples import tiny_config
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
+SAME_PRECISION = (["--precision", "bf16"], ["--set", "training.precision=bf16"])
+
+
 def test_results_go_to_standard_output_and_progress_elsewhere(alone: Ended, store: Path) -> None:
     assert alone.code == 0
     *measures, results = alone.out.splitlines()
@@ -93,6 +96,7 @@ def test_a_dry_run_tells_the_cost_and_writes_nothing(tmp_path: Path, form: list[
         (["--set", "seeds.order=-1"], "seeds.order: a seed is 0 or more, not -1"),
         (["--set", "lr=Infinity"], "finite numbers"),
         (["--device", "gpu"], "there is no device 'gpu'; devices are called cpu, cuda"),
+        (["--precision", "bf17"], "training.precision: Input should be 'fp32' or 'bf16', not 'bf17'"),
         (["--set", "width"], "--set takes name=value, not 'width'"),
         (["--set", "=3"], "--set takes name=value, not '=3'"),
     ],
@@ -146,6 +150,12 @@ def test_notes_about_damage_are_lines_not_warnings_of_python(tmp_path: Path) -> 
     (note,) = [line for line in ended.err.splitlines() if line.startswith("note: ")]
     assert "progress.safetensors" in note
     assert "UserWarning" not in ended.err
+
+
+def test_the_precision_is_part_of_what_decides_a_result(tmp_path: Path) -> None:
+    options = ["--store", tmp_path, "--json", "--dry-run"]
+    short, long = (softmask(*tiny("spg", *options, *way)).json()["id"] for way in SAME_PRECISION)
+    assert short == long != softmask(*tiny("spg", *options)).json()["id"]
 
 
 def test_settings_from_a_file_and_a_change_by_hand_goes_before_it(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def grid_command(
     settings: options.Settings = None,
     change: options.Changes = None,
     device: options.Device = "cpu",
+    precision: options.Precision = None,
     executor: ExecutorName = "processes",
     jobs: Jobs = None,
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; `auto` for this machine's.")] = None,
@@ -74,7 +75,7 @@ def grid_command(
     wanted = _with_flags(
         read_grid_file(file) if file else GridFile(), methods, sequences, seeds, paper, preset, tasks, settings
     )
-    grid = make_grid(wanted, options.parse_changes(change))
+    grid = make_grid(wanted, options.parse_changes(options.with_precision(change, precision)))
     workers, rehearsed_on = find_workers(executor, device, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
     kept = Store(store)
     for name, reason in grid.left_out.items():

@@ -26,6 +26,10 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change one field, as in `--set epochs=3 --set network.width=0.5`. May be repeated."),
 ]
+Precision = Annotated[
+    str | None,
+    typer.Option("--precision", help="Of the training step: `fp32`, or `bf16`, quicker where the processor has it."),
+]
 Settings = Annotated[
     str | None,
     typer.Option(
@@ -54,6 +58,11 @@ def parse_changes(changes: list[str] | None) -> dict[str, Any]:
         except ValueError:
             parsed[name.strip()] = value
     return parsed
+
+
+def with_precision(changes: list[str] | None, precision: str | None) -> list[str]:
+    """`--precision X` is short for `--set precision=X`."""
+    return [*(changes or []), *([] if precision is None else [f"precision={precision}"])]
 
 
 def all_changes(settings: str | None, changes: list[str] | None, method: str, sequence: str) -> dict[str, Any]:

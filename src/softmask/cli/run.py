@@ -36,6 +36,7 @@ def run_command(
     with_one: Annotated[bool, typer.Option(help="Run ONE first if it is missing: forward transfer needs it.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell steps, time, memory and disk.")] = False,
     device: options.Device = "cpu",
+    precision: options.Precision = None,
     threads: Annotated[int, typer.Option(min=1, help="Two runs side by side beat one on two threads.")] = 1,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs that a kill may cost at most.")] = 1,
     keep: Annotated[str, typer.Option(help="Which task checkpoints to keep: `last` or `all`.")] = "last",
@@ -49,7 +50,7 @@ def run_command(
     if keep not in ("last", "all"):
         raise typer.BadParameter(f"{keep!r} is neither `last` nor `all`", param_hint="--keep")
     check_trackers(track or ())
-    changes = options.all_changes(settings, change, method, sequence)
+    changes = options.all_changes(settings, options.with_precision(change, precision), method, sequence)
     config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=changes)
     if dry_run:
         _foretell(config, data, device, as_json)

@@ -40,6 +40,7 @@ def search_command(
     ] = None,
     change: options.Changes = None,
     device: options.Device = "cpu",
+    precision: options.Precision = None,
     dropout: Annotated[bool, typer.Option(help="Search the network's two dropout rates, too.")] = True,
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, help="Trials at once, a process each. Only one is repeatable.")
@@ -63,7 +64,7 @@ def search_command(
         tasks=tasks,
         seed=seed,
         dropout=dropout,
-        changes=options.parse_changes(change),
+        changes=options.parse_changes(options.with_precision(change, precision)),
     )
     search = Search.of(plan, store, study=study, data=data, device=device)
     written = out_file or search.folder / "settings.json"

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from softmask.core.random_drop import LEVELS, dense, draws_like, dropped_levels, kept_above, where_above
+from softmask.core.random_drop import LEVELS, dense, drop, dropped_levels, where_above
 
 
 def relu_dropout(x: Tensor, rate: float, training: bool) -> Tensor:
@@ -29,18 +29,11 @@ def relu_dropout_pool(x: Tensor, rate: float, training: bool) -> Tensor:
     return F.relu(F.max_pool2d(x, 2)) if dropped == 0 else _ReluDropoutPool.apply(x, dropped)
 
 
-def _drop(x: Tensor, dropped: int) -> Tensor:
-    """A new tensor: `x` with entries zeroed at random, the others not yet scaled up."""
-    x = dense(x)
-    draws = draws_like(x)
-    return where_above.grad_input(x, draws, kept_above(dropped), grad_input=draws).to(x.dtype)
-
-
 class _ReluDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:
         ctx.scale = LEVELS / (LEVELS - dropped)
-        y = _drop(x, dropped).relu_().mul_(ctx.scale)
+        y = drop(dense(x), dropped).relu_().mul_(ctx.scale)
         ctx.save_for_backward(y)
         return y
 
@@ -61,7 +54,7 @@ class _ReluDropoutPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:
         ctx.scale = LEVELS / (LEVELS - dropped)
-        y = _drop(x, dropped)
+        y = drop(dense(x), dropped)
         left, right = _pairs(y, -1)
         wider = torch.maximum(left, right)
         upper, lower = _pairs(wider, -2)
