@@ -8,17 +8,8 @@ import sys
 
 MAIN = ("step", "importance", "evaluation")
 OTHERS = (
-    "profile",
-    "products",
-    "processes",
-    "methods",
-    "latency",
-    "avalanche",
-    "report",
-    "own_model",
-    "grid",
-    "stores",
-    "stress",
+    *("profile", "products", "precision", "processes", "methods", "latency", "avalanche"),
+    *("report", "own_model", "grid", "stores", "stress"),
 )
 
 

@@ -137,6 +137,19 @@ def test_what_failed_is_shown_as_failed(tmp_path: Path) -> None:
     assert row(table, method="NCL")["C-10"].rank is None, "what is left may be the lucky seed"
 
 
+def test_an_average_over_failures_is_not_ranked_either(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for sequence in ("C-10", "C-20"):
+        stored(store, config("spg", sequence), triangle([[90], [90, 90]]))
+        stored(store, config("ncl", sequence), triangle([[90], [60, 60]]))
+        stored(store, config("ewc", sequence), triangle([[90], [50, 50]]))
+    stored(store, config("spg", seed=2), triangle([[90]]), ended="failed")
+    table = accuracy_by_sequence(store.runs())
+    spg, ncl = (row(table, method=method)["dissimilar avg."] for method in ("SPG", "NCL"))
+    assert (spg.rank, spg.footnotes) == (None, ("1 of 2 seeds: the others failed.",))
+    assert ncl.rank == 1
+
+
 def test_each_way_to_set_a_method_has_its_own_failures(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for strength in (1.0, 2.0):

@@ -100,6 +100,17 @@ def test_three_seeds_are_enough_and_the_fewest_count(tmp_path: Path) -> None:
     assert (row(table, name="spg-forgets-little")["seeds"], row(table, name="penalties-forget")["seeds"]) == (3, 2)
 
 
+def test_the_seeds_of_a_number_are_those_that_have_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed in (1, 2, 3):
+        stored(store, make_config("spg", "C-10", seed=seed), triangle([[90], [70, 70]]))
+    stored(store, make_config("one", "C-10", seed=1), triangle([[66], [66, 66]]))
+    table = claims(store.runs())
+    assert row(table, name="spg-forgets-little")["seeds"] == 3
+    forward = row(table, name="spg-forward-outweighs")  # only one of them has a reference
+    assert (forward["verdict"], forward["seeds"]) == (f"{HELD} so far", 1)
+
+
 def test_of_our_own_numbers_equal_is_not_more() -> None:
     numbers = {("ACC", "a", "C-10"): 70.0, ("ACC", "b", "C-10"): 70.0, ("ACC", "c", "C-10"): 69.99}
     for printed, expected in ((True, [True, True]), (False, [False, True])):

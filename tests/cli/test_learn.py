@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from softmask.cli.learn import tell_what_is_left
+from softmask.continual import ContinualModel
+from softmask.continual.folder import ModelFolder
+from softmask.runs.lease import Lease
 from tests.cli.command import softmask
 from tests.continual.examples import DIGITS, write_digits
 from tests.runs.examples import environment
@@ -182,3 +186,13 @@ def test_three_tasks_in_three_processes_are_kept(tmp_path: Path) -> None:
     assert min(fresh.values()) > 0.9
     assert all(kept[task] > fresh[task] - 0.07 for task in DIGITS)
     assert plain["first"] < kept["first"] - 0.15
+
+
+def test_a_model_that_another_process_teaches_is_not_removed(tmp_path: Path) -> None:
+    folder = ModelFolder(tmp_path / "m")
+    ContinualModel.create(folder.path, network="mlp", input_shape=(6,), width=1 / 16)
+    with Lease(folder.path):
+        tell_what_is_left(folder, "a task", is_new=True)
+        assert folder.exists()
+    tell_what_is_left(folder, "a task", is_new=True)
+    assert not folder.path.exists()

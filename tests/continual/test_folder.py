@@ -19,6 +19,7 @@ from torch import nn
 
 from softmask import ContinualModel
 from softmask.continual import ModelFolderError
+from softmask.continual.teaching import Taught, teach
 from softmask.errors import SoftmaskError
 from softmask.runs.state_file import read_state, write_state
 from tests.continual.examples import QUICK, blobs, small_model
@@ -267,6 +268,23 @@ def test_what_could_not_be_opened_again_is_not_committed(model: Path, monkeypatc
     opened = ContinualModel.open(model)
     before = files(model)
     monkeypatch.setattr("softmask.continual.folder.write_state", damaging)
+    with pytest.raises(ModelFolderError, match=r"is as it was, since it could not be opened again: .*not finite"):
+        opened.learn("more", blobs(5), training=QUICK)
+    assert files(model) == before
+    assert ContinualModel.open(model).tasks == ("task 0",)
+
+
+def test_a_state_that_became_infinite_in_training_is_not_committed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverging(*arguments: Any) -> Taught:
+        taught = teach(*arguments)
+        taught.method.backbone.fc1.layer.bias.data[0] = math.inf
+        return taught
+
+    opened = ContinualModel.open(model)
+    before = files(model)
+    monkeypatch.setattr("softmask.continual.model.teach", diverging)
     with pytest.raises(ModelFolderError, match=r"is as it was, since it could not be opened again: .*not finite"):
         opened.learn("more", blobs(5), training=QUICK)
     assert files(model) == before

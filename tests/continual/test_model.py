@@ -18,7 +18,7 @@ from softmask import ContinualModel
 from softmask.continual import model as continual_model
 from softmask.continual.data import read_image, read_labelled
 from softmask.continual.inspection import LITTLE_ROOM
-from softmask.continual.learner import LearnerError
+from softmask.continual.learner import OPEN_ENDED, LearnerError
 from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.runs.lease import FolderBusyError, Lease
 from tests.continual.examples import QUICK, blobs, longer, small_model, write_digits
@@ -86,6 +86,25 @@ def test_bytes_and_floats_are_not_taken_for_each_other(tmp_path: Path) -> None:
             again.predict(inputs, task=task)
 
 
+@pytest.mark.filterwarnings("ignore:no task was named")
+def test_without_a_task_those_answer_that_were_taught_with_such_inputs(tmp_path: Path) -> None:
+    model = ContinualModel.create(tmp_path / "m", network="mlp", input_shape=(1, 4, 4), width=1 / 16)
+    pixels, labels = (torch.arange(40 * 16) % 251).to(torch.uint8).view(40, 1, 4, 4), torch.arange(40) % 2
+    model.learn("bytes", (pixels, labels), training=QUICK)
+    with pytest.raises(DataError, match="'bytes' was learned from bytes, these are floats"):
+        model.predict(pixels[:1].float())
+    model.learn("floats", (pixels.float() / 255, labels), training=QUICK)
+    assert [answer.task for answer in model.predict(pixels[:2])] == ["bytes", "bytes"]
+    assert [answer.task for answer in model.predict(pixels[:2].float())] == ["floats", "floats"]
+
+
+def test_bytes_are_not_validated_with_floats(tmp_path: Path) -> None:
+    model = ContinualModel.create(tmp_path / "m", network="mlp", input_shape=(1, 4, 4), width=1 / 16)
+    pixels, labels = torch.zeros(40, 1, 4, 4, dtype=torch.uint8), torch.arange(40) % 2
+    with pytest.raises(DataError, match="trained with bytes but validated with floats"):
+        model.learn("mixed", (pixels, labels), val=(pixels.float(), labels))
+
+
 def test_a_picture_is_the_same_from_a_dataset_and_from_its_file(tmp_path: Path) -> None:
     deep = Image.fromarray(np.full((4, 4), 32768, dtype=np.uint16))
     clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
@@ -96,12 +115,14 @@ def test_a_picture_is_the_same_from_a_dataset_and_from_its_file(tmp_path: Path) 
         assert torch.equal(given, read_image(str(tmp_path / name), (3, 4, 4))), name
 
 
-def test_a_last_batch_of_one_does_not_stop_batch_normalisation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", OPEN_ENDED)
+@pytest.mark.parametrize("count", [61, 65])
+def test_a_last_batch_of_one_does_not_stop_batch_normalisation(tmp_path: Path, method: str, count: int) -> None:
     def network() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
 
-    model = ContinualModel.create(tmp_path / "m", network=network, input_shape=(6,))
-    x, y = blobs(0, count=65)
+    model = ContinualModel.create(tmp_path / "m", network=network, input_shape=(6,), method=method)
+    x, y = blobs(0, count=count)
     model.learn("one", (x, y), val=blobs(1), training=QUICK)
     assert model.tasks == ("one",)
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from softmask import SoftMask
+from softmask.learning.networks import alexnet, mlp
 from tests.core import oracle
 from tests.core.examples import Roundabout, assert_close, copied, small_batches, train
 
@@ -117,3 +118,19 @@ def test_consolidate_leaves_the_compiled_backbone_compiled() -> None:
     assert not calls  # importance is measured without the compiler
     compiled(batches[0][0])
     assert calls
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_our_own_networks_can_be_compiled(dtype: torch.dtype) -> None:
+    backbone = alexnet((3, 32, 32), width=1 / 16).train().to(dtype)
+    x = torch.randn(4, 3, 32, 32, dtype=dtype)
+    y = torch.compile(backbone, backend="aot_eager")(x)
+    y.sum().backward()
+    assert y.shape == backbone(x).shape
+    assert all(p.grad is not None for p in backbone.parameters())
+
+
+def test_linear_layers_are_compiled_as_a_whole() -> None:
+    backbone, x = mlp((6,), width=1 / 16), torch.randn(4, 6)
+    y = torch.compile(backbone, backend="aot_eager", fullgraph=True)(x)
+    torch.testing.assert_close(y, backbone(x))

@@ -47,6 +47,14 @@ def test_rows_that_lie_apart_in_memory() -> None:
     assert quick(torch.randn(6, 3).t()).shape == (3, 4)
 
 
+@pytest.mark.parametrize("bias", [torch.randn(8)[::2], torch.randn(1).expand(4)], ids=["every second", "one for all"])
+def test_a_bias_with_gaps_in_memory(bias: Tensor) -> None:
+    quick, plain = both(6, 4)
+    x = torch.randn(5, 6)
+    expected = functional_call(plain, {"bias": bias.double()}, (x.double(),))
+    torch.testing.assert_close(functional_call(quick, {"bias": bias}, (x,)).double(), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -180,10 +180,18 @@ def test_a_pipe_or_a_date_far_ahead_holds_nothing(tmp_path: Path) -> None:
     with Lease(tmp_path) as lease:
         lease.require()
     lease.path.write_text(json.dumps({"token": "another", "machine": "elsewhere"}))
-    ahead = time.time() + 3600
+    ahead = time.time() + 3600  # more than clocks differ
     os.utime(lease.path, (ahead, ahead))
     with Lease(tmp_path):
         pass
+
+
+def test_a_heartbeat_by_a_clock_that_is_ahead_of_ours_counts(tmp_path: Path) -> None:
+    lease = Lease(tmp_path)
+    lease.path.write_text(json.dumps({"token": "another", "machine": "elsewhere"}))
+    ahead = time.time() + 120
+    os.utime(lease.path, (ahead, ahead))
+    assert lease.held()
 
 
 @pytest.fixture

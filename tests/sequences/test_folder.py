@@ -11,9 +11,11 @@ import pytest
 from PIL import Image
 
 from softmask.errors import ConfigError, DataError
+from softmask.executors import SerialExecutor
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
 from softmask.runs.config import RunConfig, make_config
+from softmask.runs.grid import Grid
 from softmask.runs.run import load as load_config
 from softmask.runs.run import run
 from softmask.runs.store import Store, StoreError
@@ -168,3 +170,20 @@ def test_a_run_of_other_pictures_is_not_taken_for_this_one(tmp_path: Path) -> No
         run(config, store)
     shutil.rmtree(root)
     assert run(config, store).path == done.path, "pictures that are gone are not others"
+
+
+def test_tasks_that_came_or_went_make_another_run(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "pictures", PETS)
+    config = make_config("ncl", f"folder:{root}", preset="short", changes={"epochs": 1, "width": 0.0625})
+    store = Store(tmp_path / "store")
+    run(config, store)
+    shutil.copytree(root / "1 furry", root / "3 more")
+    with pytest.raises(StoreError, match="learned 2 tasks, there are 3 now"):
+        run(config, store)
+    (cell,) = Grid((config,)).run(store, SerialExecutor())
+    assert cell.state == "failed", "a grid looks, too"
+    shutil.rmtree(root / "3 more")
+    assert run(config, store).finished
+    shutil.rmtree(root / "2 feathered")
+    with pytest.raises(StoreError, match="learned 2 tasks, there are 1 now"):
+        run(config, store)

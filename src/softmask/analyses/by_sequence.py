@@ -184,6 +184,7 @@ def _average(values: Sequence[Value]) -> Value:
         sum(value.mean for value in values) / len(values),
         signed=values[0].signed,
         paper=sum(paper) / len(paper) if len(paper) == len(values) else None,
+        footnotes=tuple(dict.fromkeys(note for value in values for note in value.footnotes if SURVIVED in note)),
     )
 
 

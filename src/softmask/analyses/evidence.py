@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from softmask.analyses.accuracy import PAPER_TABLES, References, measures, references
@@ -27,8 +27,8 @@ class Numbers:
     """Numbers by what they say: ("ACC", "SPG", "C-10") or ("blocked", "HAT", "C-10", "conv1", "T/2")."""
 
     known: dict[Key, float]
-    seeds: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """How many are behind a system on a sequence; nothing is said of printed numbers."""
+    seeds: Mapping[Key, int] = field(default_factory=dict)
+    """How many are behind a number; nothing is said of printed ones, and of those that need none."""
     printed: bool = True
     """Whether they were rounded for a table: then what is printed as equal may not be."""
     asked: set[Key] = field(default_factory=set, compare=False)
@@ -41,7 +41,7 @@ class Numbers:
 
     def fewest_seeds(self) -> int | None:
         """Behind anything that was asked for."""
-        return min((self.seeds[key[1], key[2]] for key in self.asked if key[1:3] in self.seeds), default=None)
+        return min((self.seeds[key] for key in self.asked if key in self.seeds), default=None)
 
 
 def paper_numbers() -> Numbers:
@@ -71,22 +71,26 @@ def store_numbers(runs: Iterable[StoredRun]) -> dict[str, Numbers]:
     """A store's numbers on the paper's sequences, for each way of training."""
     runs = gathered(runs)
     alone = references(runs)
-    known: dict[str, dict[Key, float | None]] = {}
-    seeds: dict[str, dict[tuple[str, str], int]] = {}
+    known: dict[str, dict[Key, Value]] = {}
+    sizes: dict[str, dict[Key, float]] = {}
     chosen = [group for group in best_settings(finished_groups(runs)) if _as_in_the_paper(group)]
     for group in chosen:
         known.setdefault(group.training, {}).update(_of_group(group, alone))
-        seeds.setdefault(group.training, {})[group.title, group.sequence] = len(group.runs)
+        size = learnable(group.config.method, group.sequence) / 1e6
+        sizes.setdefault(group.training, {})["size", group.title, group.sequence] = size
     for curve in representation_curves(runs):
         # The paper's pairs, through the last task's features, of the settings that all other numbers are of.
         if curve.group in chosen and not curve.union and curve.onto == ONTO.get(curve.group.sequence):
             for learned, value in curve.points.items():
                 key = ("representation", curve.group.title, curve.group.sequence, str(learned))
-                known[curve.group.training][key] = value.mean
-    return {
-        training: Numbers({key: v for key, v in found.items() if v is not None}, seeds[training], printed=False)
-        for training, found in known.items()
-    }
+                known[curve.group.training][key] = value
+    return {training: _numbers(found, sizes[training]) for training, found in known.items()}
+
+
+def _numbers(found: Mapping[Key, Value], sizes: Mapping[Key, float]) -> Numbers:
+    """What was measured with seeds, and what needs none."""
+    means = {key: value.mean for key, value in found.items()}
+    return Numbers({**means, **sizes}, {key: value.count for key, value in found.items()}, printed=False)
 
 
 def _as_in_the_paper(group: Group) -> bool:
@@ -94,30 +98,22 @@ def _as_in_the_paper(group: Group) -> bool:
     return whole and group.config.network.width == sequence_facts(group.config.sequence).width
 
 
-def _of_group(group: Group, alone: References) -> dict[Key, float | None]:
+def _of_group(group: Group, alone: References) -> dict[Key, Value]:
     title, sequence = group.title, group.sequence
     measured = [measures(run, alone) for run in group.runs]
-    found: dict[Key, float | None] = {
-        (measure, title, sequence): _mean([v for each in measured if (v := each[measure]) is not None])
+    found: dict[Key, Value | None] = {
+        (measure, title, sequence): Value.of([v for each in measured if (v := each[measure]) is not None])
         for measure in PAPER_TABLES
     }
     for label, learned in milestones(group.tasks).items():
         for part in parts_of([group]):
-            value = blocked_share(group, part, learned)
-            found["blocked", title, sequence, part, label] = value.mean if value else None
+            found["blocked", title, sequence, part, label] = blocked_share(group, part, learned)
     for label, learned in milestones(group.tasks, first=2).items():
         facts = [facts_after(run, learned) for run in group.runs]
         for name in CROSS_HEAD:
-            found["cross-head", title, sequence, label, name] = _mean([f[name] for f in facts if name in f])
+            found["cross-head", title, sequence, label, name] = Value.of([f[name] for f in facts if name in f])
     slopes = [slope(curve) for curve in group_curves(group, alone)]
-    found["slope", title, sequence] = _mean([each for each in slopes if each is not None])
+    found["slope", title, sequence] = Value.of([each for each in slopes if each is not None])
     for strategy in STRATEGIES:
-        value = pruned_accuracy(group, strategy)
-        found["pruned", title, sequence, strategy] = value.mean if value else None
-    found["size", title, sequence] = learnable(group.config.method, sequence) / 1e6
-    return found
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    value = Value.of(values)
-    return value.mean if value else None
+        found["pruned", title, sequence, strategy] = pruned_accuracy(group, strategy)
+    return {key: value for key, value in found.items() if value is not None}

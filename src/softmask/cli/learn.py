@@ -20,6 +20,7 @@ from softmask.continual.folder import ModelFolder
 from softmask.continual.learner import usual_training
 from softmask.errors import ConfigError, SoftmaskError, choices
 from softmask.learning.training import Training
+from softmask.runs.lease import FolderBusyError, Lease
 
 Model = Annotated[Path, typer.Argument(help="Folder of the model.")]
 OwnNetwork = Annotated[
@@ -66,7 +67,7 @@ def learn(
             facts = opened.learn(name, pictures, val, training=training, probe=probe, watch=progress)
     except BaseException:
         with suppress(SoftmaskError):  # what went wrong first is what is told
-            _tell_what_is_left(ModelFolder(model), name, is_new)
+            tell_what_is_left(ModelFolder(model), name, is_new)
         raise
     if as_json:
         out.print_json(json.dumps(dataclasses.asdict(facts)))
@@ -99,13 +100,24 @@ def wanted_shape(size: int | None, channels: int | None, known: tuple[int, ...] 
     return channels or usual[0], size or usual[1], size or usual[2]
 
 
-def _tell_what_is_left(folder: ModelFolder, task: str, is_new: bool) -> None:
+def tell_what_is_left(folder: ModelFolder, task: str, is_new: bool) -> None:
     known = [each.name for each in folder.read_config().tasks]
-    if is_new and not known:
-        folder.remove()  # else the next attempt would meet settings that nobody wants any more
+    if is_new and not known and _removed_untaught(folder):
         tell("nothing was learned, and no model was made; the same command starts again")
     elif task not in known:
         tell(f"nothing was learned: {folder.path} is as it was, and the same command starts the task again")
+
+
+def _removed_untaught(folder: ModelFolder) -> bool:
+    """Else the next attempt would meet settings that nobody wants any more. Not while another process is at work."""
+    try:
+        with Lease(folder.path):
+            untaught = not folder.read_config().tasks
+            if untaught:
+                folder.remove()
+            return untaught
+    except FolderBusyError:
+        return False
 
 
 def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any], device: str = "cpu") -> ContinualModel:

@@ -85,6 +85,8 @@ def read_task(
         raise DataError(f"two classes are called {twice[0]!r}")
     if val is not None:
         held = read_labelled(val, shape, _names_given(train, val, known, classes)).within(known.classes)
+        if (kinds := (kind_of(known.inputs), kind_of(held.inputs)))[0] != kinds[1]:
+            raise DataError(f"trained with {kinds[0]} but validated with {kinds[1]}: only bytes are normalised")
         return known.take(shuffled(range(len(known.labels)), *purpose)), held
     kept: list[int] = []
     apart: list[int] = []

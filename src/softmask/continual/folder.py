@@ -97,16 +97,19 @@ class ModelFolder:
                     raise ModelFolderError(f"{file}: {place} does not lie in 0..1")
         return state
 
-    def commit(self, config: ModelConfig, state: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+    def commit(
+        self, config: ModelConfig, state: Mapping[str, Any], event: Mapping[str, Any], expected: Mapping[str, Any]
+    ) -> None:
         """All or nothing: until config.json is replaced, the model is the old one; from then on the new one.
 
-        What could not be opened again is not committed: it is read back while the old generation is still there.
+        What could not be opened again is not committed: it is read back while the old generation is still there, and
+        compared with what it will be compared with then (`expected`).
         """
         numbers = self.numbers(config.generation)
         try:
             parse_config(json.dumps(config.to_dict()), "its new description")
             write_state(numbers, dict(state))
-            self.read_numbers(config.generation, state)
+            self.read_numbers(config.generation, expected)
         except (DescriptionError, ModelFolderError) as error:
             numbers.unlink(missing_ok=True)
             raise ModelFolderError(f"{self.path} is as it was, since it could not be opened again: {error}") from None

@@ -83,20 +83,22 @@ def make_method(config: ModelConfig, network: Network, classes: tuple[int, ...])
     return method
 
 
+def expected_numbers(config: ModelConfig, network: Network) -> dict[str, Any]:
+    """What the numbers of a folder must look like to be opened."""
+    if config.network in BUILT_IN:
+        with torch.device("meta"):  # shapes without memory, whatever a hostile description asks for
+            return make_method(config, network, config.classes).state_dict()
+    return make_method(config, network, config.classes).state_dict()
+
+
 def load_method(folder: ModelFolder, config: ModelConfig, given: Network | None) -> Method:
     """The learner with the numbers of its folder, which are compared with the network before they are read."""
     check_trusted(config.network, given)
     network = config.network if given is None else given
     try:
         check_method(config.method)
-        if config.network in BUILT_IN:
-            with torch.device("meta"):  # shapes without memory, whatever a hostile description asks for
-                expected = make_method(config, network, config.classes).state_dict()
-            state = folder.read_numbers(config.generation, expected)
-            method = make_method(config, network, config.classes)
-        else:
-            method = make_method(config, network, config.classes)
-            state = folder.read_numbers(config.generation, method.state_dict())
+        state = folder.read_numbers(config.generation, expected_numbers(config, network))
+        method = make_method(config, network, config.classes)
         method.load_state_dict(state)
     except (UnknownName, LearnerError, ValueError, RuntimeError) as error:
         raise ModelFolderError(f"{folder.path}: {error}") from None

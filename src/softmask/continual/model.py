@@ -21,6 +21,7 @@ from softmask.continual.folder import ModelFolder, ModelFolderError
 from softmask.continual.inspection import Inspection, room_warning
 from softmask.continual.learner import (
     check_method,
+    expected_numbers,
     importance_by_layer,
     load_method,
     make_method,
@@ -87,7 +88,7 @@ class ContinualModel:
         where = find_device(device)
         config = _new_config(network, input_shape, width, method, settings, seed)
         learner, folder = make_method(config, network, ()), ModelFolder(Path(path))
-        _found(folder, config, learner, _event("created", network=config.network, method=method))
+        _found(folder, config, network, learner, _event("created", network=config.network, method=method))
         return cls(folder, config, network, learner, where)
 
     @classmethod
@@ -133,7 +134,7 @@ class ContinualModel:
         known = make_task(config, task, train, val).on(where)
         taught = take_over(config, network, backbone, head, known, train.classes)
         config, folder = replace(config, generation=1, tasks=(taught.facts,)), ModelFolder(Path(path))
-        _found(folder, config, taught.method, _event("adopted", task=task, accuracy=taught.facts.accuracy))
+        _found(folder, config, network, taught.method, _event("adopted", task=task, accuracy=taught.facts.accuracy))
         return cls(folder, config, network, load_method(folder, config, network), where)
 
     @property
@@ -182,7 +183,7 @@ class ContinualModel:
             config = replace(self.config, generation=self.config.generation + 1, tasks=(*self.config.tasks, facts))
             lease.require()
             event = _event("learned", task=name, classes=list(facts.classes), accuracy=facts.accuracy, room=facts.room)
-            self._folder.commit(config, taught.method.state_dict(), event)
+            self._folder.commit(config, taught.method.state_dict(), event, expected_numbers(config, self._network))
         self.config, self._method = config, taught.method.eval()
         if message := room_warning(config.tasks):
             warnings.warn(message, stacklevel=2)
@@ -193,7 +194,8 @@ class ContinualModel:
     ) -> list[Prediction]:
         """Class names and probabilities for a picture, a folder, a list of them, or a tensor.
 
-        Without a task every head answers, for each input in the order of the tasks, and a warning says what that means.
+        Without a task every head answers that was taught with such inputs (bytes or floats), for each input in the
+        order of the tasks, and a warning says what that means.
         A picture that cannot be read is an error, or, told to `damaged`, left out.
         """
         if not self.tasks:
@@ -206,13 +208,18 @@ class ContinualModel:
                 "and a high confidence in one task does not mean that the input belongs to it",
                 stacklevel=2,
             )
-        wanted = range(len(self.tasks)) if task is None else [self.tasks.index(task)]
         found: list[Prediction] = []
         for names, part in read_inputs(inputs, self.config.input_shape, damaged):
+            wanted = self._taught_with(kind_of(part)) if task is None else [self.tasks.index(task)]
             answers = {index: self.probabilities(part, index) for index in wanted}
             for row, item in enumerate(names):
                 found += [self._prediction(item, index, answers[index][row]) for index in wanted]
         return found
+
+    def _taught_with(self, kind: str) -> list[int]:
+        """The tasks that can be asked about such inputs; all of them if there is none, so that the error tells why."""
+        taught = [index for index, known in enumerate(self.config.tasks) if known.inputs in (None, "", kind)]
+        return taught or list(range(len(self.tasks)))
 
     def probabilities(self, inputs: Tensor, task: int) -> Tensor:
         """One row for each input, one column for each class of the task with this number."""
@@ -288,12 +295,14 @@ def _new_config(
         raise SoftmaskError(str(error)) from None
 
 
-def _found(folder: ModelFolder, config: ModelConfig, method: Method, event: Mapping[str, Any]) -> None:
+def _found(
+    folder: ModelFolder, config: ModelConfig, network: Network, method: Method, event: Mapping[str, Any]
+) -> None:
     """A new model in its folder."""
     folder.prepare()  # refuses before anything is written, even a lease
     with Lease(folder.path):
         folder.prepare()  # another process may have been quicker
-        folder.commit(config, method.state_dict(), event)
+        folder.commit(config, method.state_dict(), event, expected_numbers(config, network))
 
 
 def _checked_name(name: str) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from softmask.continual.data import Labelled, kind_of
 from softmask.continual.description import KnownTask, ModelConfig
 from softmask.continual.learner import make_method, room_of
 from softmask.continual.networks import Network
+from softmask.learning.batch_size import without_a_rest_of_one
 from softmask.learning.device import exact, random_apart
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import DivergedError, Fit, Fitter
@@ -67,19 +67,12 @@ def teach(
     method = extended(config, network, state, task.classes).to(task.train.device)
     with exact(task.train.device), random_apart():
         torch.manual_seed(derive(config.seed, "learn", task.name))
-        (task,) = method.stages([task], _without_a_rest_of_one(method, training, task.train.count))
+        batch = without_a_rest_of_one(method, training.batch, task.train.count)
+        (task,) = method.stages([task], replace(training, batch=batch))
         method.begin_task(task)
         method.learn(task, Fitter(method, task, training, watch=count))
         conclude(method, task)
     return Taught(method, task, describe(method, task, classes, epochs, time.monotonic() - start))
-
-
-def _without_a_rest_of_one(method: Method, training: Training, count: int) -> Training:
-    """Batch normalisation cannot be trained with a single sample, which may be what is left for the last batch."""
-    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in method.modules()):
-        while count > 1 and count % training.batch == 1:
-            training = replace(training, batch=training.batch + 1)
-    return training
 
 
 def conclude(method: Method, task: Task) -> None:

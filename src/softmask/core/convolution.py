@@ -25,6 +25,8 @@ class Convolution(nn.Conv2d):
         return _Convolve.apply(input, weight, bias, *geometry(self))
 
     def _as_product(self, x: Tensor, weight: Tensor) -> bool:
+        if torch.compiler.is_compiling():
+            return False
         plain = self.groups == 1 and self.padding_mode == "zeros" and not isinstance(self.padding, str)
         on_cpu = x.device.type == "cpu" and x.dim() == 4 and x.dtype == weight.dtype
         return plain and on_cpu and weight.requires_grad and not torch.is_autocast_enabled("cpu")

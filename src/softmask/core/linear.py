@@ -12,10 +12,14 @@ from softmask.core.products import below_linear, suits_onednn, through_linear
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`, with the same values and gradients to rounding."""
+    """`nn.Linear`, with the same values and gradients to rounding.
+
+    Where the product is oneDNN's there are first gradients only: no `vmap`, no forward mode, no gradients of gradients.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
-        if torch.is_autocast_enabled(input.device.type) or not suits_onednn(input, self.weight):
+        compiling = torch.compiler.is_compiling()  # which knows its own products
+        if compiling or torch.is_autocast_enabled(input.device.type) or not suits_onednn(input, self.weight):
             return super().forward(input)
         return _Multiply.apply(input, self.weight, self.bias)
 

@@ -7,8 +7,6 @@ is the other way round.
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 from torch import Tensor
 
@@ -17,10 +15,12 @@ def has_onednn() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-@cache
+PREFERS_ONEDNN = torch.backends.cpu.get_cpu_capability() == "AVX512" and has_onednn()
+
+
 def prefers_onednn() -> bool:
     """Whether this processor has the wide vectors that oneDNN makes the most of, and this torch has oneDNN."""
-    return torch.backends.cpu.get_cpu_capability() == "AVX512" and has_onednn()
+    return PREFERS_ONEDNN
 
 
 def suits_onednn(x: Tensor, weight: Tensor) -> bool:
@@ -34,7 +34,9 @@ def through_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     """`x @ weight.t() + bias`, outside of autograd."""
     if not suits_onednn(x, weight):
         return torch.nn.functional.linear(x, weight, bias)
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    # It takes inputs and weights as they lie in memory, but a bias as if it had no gaps.
+    added = None if bias is None else bias.contiguous()
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, added, "none", [], "")
     return product
 
 

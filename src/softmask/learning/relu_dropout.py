@@ -19,12 +19,16 @@ from softmask.core.random_drop import LEVELS, dense, drop, dropped_levels, where
 def relu_dropout(x: Tensor, rate: float, training: bool) -> Tensor:
     """`dropout(relu(x), rate)`."""
     dropped = dropped_levels(rate) if training else 0
+    if torch.compiler.is_compiling():  # a compiler joins standard layers by itself
+        return F.dropout(F.relu(x), dropped / LEVELS, training)
     return F.relu(x) if dropped == 0 else _ReluDropout.apply(x, dropped)
 
 
 def relu_dropout_pool(x: Tensor, rate: float, training: bool) -> Tensor:
     """`max_pool2d(dropout(relu(x), rate), 2)`."""
     dropped = dropped_levels(rate) if training else 0
+    if torch.compiler.is_compiling():
+        return F.max_pool2d(F.dropout(F.relu(x), dropped / LEVELS, training), 2)
     # Max-pool and ReLU may change places, and the pooled image is four times smaller.
     return F.relu(F.max_pool2d(x, 2)) if dropped == 0 else _ReluDropoutPool.apply(x, dropped)
 

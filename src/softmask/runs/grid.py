@@ -18,7 +18,7 @@ from softmask.paper import paper_tables
 from softmask.runs.config import RunConfig, make_config
 from softmask.runs.index import Index
 from softmask.runs.lease import FolderBusyError
-from softmask.runs.run import run
+from softmask.runs.run import may_change, run
 from softmask.runs.store import Listener, Store
 
 PAPER_SEEDS = (1, 2, 3, 4, 5)
@@ -114,7 +114,9 @@ class Grid:
         )
         waiting: dict[str, RunConfig] = {}
         for cell in self.cells(store):
-            if cell.state == "finished" or (cell.state == "failed" and not retry_failed):
+            # Where a sequence is a folder, a finished run is still to be compared with what lies there now.
+            finished = cell.state == "finished" and not may_change(cell.config)
+            if finished or (cell.state == "failed" and not retry_failed):
                 yield cell
             else:
                 waiting[cell.config.id()] = cell.config

@@ -20,6 +20,7 @@ from typing import Any
 from softmask.errors import SoftmaskError
 
 LARGEST = 4096  # bytes that a claim may have
+FAR_AHEAD = 600.0  # seconds
 PAUSES = (0.2, 1.0, 3.0)  # seconds between attempts to read it
 
 
@@ -121,8 +122,8 @@ class Lease:
         if holder.get("machine") == _machine():
             pid = holder.get("pid")
             return isinstance(pid, int) and _born(pid) is not None and _born(pid) == holder.get("born")
-        # A time far ahead is no heartbeat either.
-        return abs(time.time() - self.path.stat().st_mtime) < self.stale_after
+        # The clocks of two machines may differ, but a time far ahead is no heartbeat.
+        return -FAR_AHEAD < time.time() - self.path.stat().st_mtime < self.stale_after
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -52,7 +52,7 @@ def run(
     `tests` only validation accuracies are measured: such runs belong in a store of their own.
     """
     known = store.find(config)
-    if known is not None and known.finished and not _may_change(config):
+    if known is not None and known.finished and not may_change(config):
         return known
     where = find_device(device)
     try:
@@ -84,14 +84,18 @@ def run(
     return StoredRun(writer.path)
 
 
-def _may_change(config: RunConfig) -> bool:
+def may_change(config: RunConfig) -> bool:
     """Whether the name of the sequence says where its pictures lie, not which they are."""
     return ":" in config.sequence
 
 
 def _require_same_tasks(known: StoredRun, sequence: TaskSequence) -> None:
     """A task's name tells its pictures: what was learned from others is another run."""
-    for event in known.events("task"):
+    learned = known.events("task")
+    count, there = sum(len(event["ids"]) for event in learned), len(sequence.tasks)
+    if count > there or (known.finished and count < there):
+        raise StoreError(f"{known.path} learned {count} tasks, there are {there} now: use another store, or delete it")
+    for event in learned:
         if len(event["ids"]) == 1 and event["name"] != sequence.tasks[event["task"]].name:
             raise StoreError(
                 f"{known.path} learned its task {event['task'] + 1} from other pictures than are there now: "
@@ -120,6 +124,7 @@ def circumstances() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "vectors": torch.backends.cpu.get_cpu_capability(),  # of two processors with other ones the last bits differ
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
