@@ -261,30 +261,25 @@ def test_a_network_with_infinite_and_complex_buffers_is_opened_again(tmp_path: P
     assert torch.equal(model.probabilities(x, 0), again.probabilities(x, 0))
 
 
-def test_what_could_not_be_opened_again_is_not_committed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaging(path: Path, state: dict[str, Any]) -> None:
-        write_state(path, {**state, "backbone.fc1.layer.bias": state["backbone.fc1.layer.bias"] * math.nan})
-
-    opened = ContinualModel.open(model)
-    before = files(model)
-    monkeypatch.setattr("softmask.continual.folder.write_state", damaging)
-    with pytest.raises(ModelFolderError, match=r"is as it was, since it could not be opened again: .*not finite"):
-        opened.learn("more", blobs(5), training=QUICK)
-    assert files(model) == before
-    assert ContinualModel.open(model).tasks == ("task 0",)
+def damaged_on_its_way(path: Path, state: dict[str, Any]) -> None:
+    write_state(path, {**state, "backbone.fc1.layer.bias": state["backbone.fc1.layer.bias"] * math.nan})
 
 
-def test_a_state_that_became_infinite_in_training_is_not_committed(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+def infinite_from_training(*arguments: Any) -> Taught:
+    taught = teach(*arguments)
+    taught.method.backbone.fc1.layer.bias.data[0] = math.inf
+    return taught
+
+
+@pytest.mark.parametrize(
+    ("place", "damage"), [("folder.write_state", damaged_on_its_way), ("model.teach", infinite_from_training)]
+)
+def test_what_could_not_be_opened_again_is_not_committed(
+    model: Path, monkeypatch: pytest.MonkeyPatch, place: str, damage: Callable[..., Any]
 ) -> None:
-    def diverging(*arguments: Any) -> Taught:
-        taught = teach(*arguments)
-        taught.method.backbone.fc1.layer.bias.data[0] = math.inf
-        return taught
-
     opened = ContinualModel.open(model)
     before = files(model)
-    monkeypatch.setattr("softmask.continual.model.teach", diverging)
+    monkeypatch.setattr(f"softmask.continual.{place}", damage)
     with pytest.raises(ModelFolderError, match=r"is as it was, since it could not be opened again: .*not finite"):
         opened.learn("more", blobs(5), training=QUICK)
     assert files(model) == before
