@@ -218,7 +218,7 @@ class ContinualModel:
 
     def _taught_with(self, kind: str) -> list[int]:
         """The tasks that can be asked about such inputs; all of them if there is none, so that the error tells why."""
-        taught = [index for index, known in enumerate(self.config.tasks) if known.inputs in (None, "", kind)]
+        taught = [index for index, known in enumerate(self.config.tasks) if known.inputs in ("", kind)]
         return taught or list(range(len(self.tasks)))
 
     def probabilities(self, inputs: Tensor, task: int) -> Tensor:

@@ -20,7 +20,7 @@ from typing import Any
 from softmask.errors import SoftmaskError
 
 LARGEST = 4096  # bytes that a claim may have
-FAR_AHEAD = 600.0  # seconds
+FAR_AHEAD = 600.0  # seconds by which no two clocks differ
 PAUSES = (0.2, 1.0, 3.0)  # seconds between attempts to read it
 
 
