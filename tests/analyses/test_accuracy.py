@@ -150,3 +150,8 @@ def test_training_is_named_by_the_nearest_preset() -> None:
     assert training_name(PRESETS["short"]) == "short"
     assert training_name(Training(epochs=3)) == "paper epochs=3"
     assert changes(config()) is None
+
+
+def test_what_a_search_found_is_told_in_six_digits() -> None:
+    settings = {"network.drop1": 0.01733952105855759, "network.width": 0.5}
+    assert changes(make_config("ncl", "D-5", changes=settings)) == "width=0.5 drop1=0.0173395"

@@ -158,12 +158,17 @@ def changes(config: RunConfig) -> str | None:
     """What of the network and the method is not as usual: without it, two ways to run would look like one."""
     given = {"network": vars(config.network), "settings": config.settings}
     different = [
-        f"{key}={value}"
+        f"{key}={_shown(value)}"
         for section, usual in _usual(config.method, config.sequence).items()
         for key, value in given[section].items()
         if key in usual and value != usual[key]
     ]
     return " ".join(different) or None
+
+
+def _shown(value: object) -> str:
+    """A searched number has seventeen digits; six tell it from any other that somebody runs."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 @functools.cache
