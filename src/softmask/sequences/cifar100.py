@@ -47,7 +47,7 @@ def locate(root: Path, tasks: int) -> Path:
     archive = root / ARCHIVE if root.is_dir() else root
     if archive.is_file():
         return archive
-    raise DataError(f"no CIFAR-100 in {root}: expected {SOURCE.data} there ({SOURCE.home})")
+    raise SOURCE.not_in(root, "CIFAR-100")
 
 
 SOURCE = Source(

@@ -13,7 +13,6 @@ Source: Z. Liu, P. Luo, X. Wang, X. Tang, Deep Learning Face Attributes in the W
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -30,14 +29,14 @@ from softmask.sequences.leaf import (
     LeafFile,
     LeafUser,
     choose_users,
-    has_leaf_files,
     leaf_files,
+    leaf_folder,
     read_users,
     scaled_down,
     tell_if_scaled,
     whole_number,
 )
-from softmask.sequences.pictures import COLOUR, Counts, Pictures
+from softmask.sequences.pictures import COLOUR, Counts, Pictures, content_id
 from softmask.sequences.problems import Problems
 from softmask.sequences.sources import Source
 from softmask.sequences.splitting import User, split_by_user
@@ -51,10 +50,10 @@ VERSION = 1
 
 def locate(root: Path, tasks: int) -> Path:
     """The folder with `train` and `test` that serves so many tasks."""
-    for folder in (".", f"celeba/fc{tasks}", "celeba/data", "celeba"):
-        if has_leaf_files(root / folder):
-            return root / folder
-    raise DataError(f"no CelebA by person in {root}: expected {SOURCE.data} there ({SOURCE.home})")
+    found = leaf_folder(root, (".", f"celeba/fc{tasks}", "celeba/data", "celeba"))
+    if found is None:
+        raise SOURCE.not_in(root, "CelebA by person")
+    return found
 
 
 SOURCE = Source(
@@ -157,7 +156,8 @@ def _decoded(place: Path, tasks: int, chosen: Sequence[tuple[Listed, Listed]]) -
         first, of_part = 0, []
         for user in users:
             images = stored.arrays[f"{part}_images"][first : first + len(user.labels)]
-            ids = [_id(name, label) for name, label in zip(user.names, user.labels, strict=True)]
+            # From the name, not the pixels: decoders of JPEG differ in the last bit.
+            ids = [content_id(f"{name} {label}".encode()) for name, label in zip(user.names, user.labels, strict=True)]
             of_part.append(Pictures(images, np.array(user.labels, np.int64), np.array(ids, np.int64)))
             first += len(user.labels)
         cut.append(of_part)
@@ -197,8 +197,3 @@ def _listed(user: LeafUser, path: Path, full_name: str) -> Listed:
     if None in labels:
         raise DataError(f"{where} has a label that is neither 0 nor 1")
     return Listed(full_name, user.x, [label for label in labels if label is not None])
-
-
-def _id(name: str, label: int) -> int:
-    """From the name, not the pixels: decoders of JPEG differ in the last bit."""
-    return int.from_bytes(hashlib.blake2b(f"{name} {label}".encode(), digest_size=8).digest(), "big") >> 1

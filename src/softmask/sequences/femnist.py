@@ -13,7 +13,6 @@ Source: LEAF, from NIST Special Database 19 (P. Grother, K. Hanaoka).
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,14 @@ from softmask.sequences.leaf import (
     LeafUser,
     choose_users,
     has_enough,
-    has_leaf_files,
     leaf_files,
+    leaf_folder,
     read_users,
     scaled_down,
     tell_if_scaled,
     whole_number,
 )
-from softmask.sequences.pictures import Counts, Pictures
+from softmask.sequences.pictures import Counts, Pictures, content_id
 from softmask.sequences.problems import Problems
 from softmask.sequences.sources import Source
 from softmask.sequences.splitting import User, split_by_user
@@ -51,10 +50,10 @@ VERSION = 1
 
 def locate(root: Path, tasks: int) -> Path:
     """The folder with `train` and `test` that serves so many tasks."""
-    for folder in (".", f"femnist/fe{tasks}", "femnist/data", "femnist", "femnist/writers20"):
-        if has_leaf_files(root / folder):
-            return root / folder
-    raise DataError(f"no FEMNIST in {root}: expected {SOURCE.data} there ({SOURCE.home})")
+    found = leaf_folder(root, (".", f"femnist/fe{tasks}", "femnist/data", "femnist", "femnist/writers20"))
+    if found is None:
+        raise SOURCE.not_in(root, "FEMNIST")
+    return found
 
 
 SOURCE = Source(
@@ -180,15 +179,9 @@ def _decoded(user: LeafUser, path: Path) -> dict[str, npt.NDArray[Any]]:
     if not right or not ((values >= 0) & (values <= 1)).all():
         raise DataError(f"{where} has a picture that is not a list of {SIDE * SIDE} numbers in 0..1")
     images = np.rint(values * 255).astype(np.uint8)
-    ids = [_id(image, label) for image, label in zip(images, labels, strict=True)]
+    ids = [content_id(bytes([label or 0]) + image.tobytes()) for image, label in zip(images, labels, strict=True)]
     return {
         "images": images.reshape(-1, 1, SIDE, SIDE),
         "labels": np.array(labels, np.int64),
         "ids": np.array(ids, np.int64),
     }
-
-
-def _id(image: npt.NDArray[np.uint8], label: int | None) -> int:
-    """From the content: other pictures under the same user name must not pass for the same task."""
-    digest = hashlib.blake2b(bytes([label or 0]) + image.tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

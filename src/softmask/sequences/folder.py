@@ -8,7 +8,6 @@ changed pictures are seen to be other tasks.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +21,7 @@ from softmask.sequences.cache import Facts, Stored, cached
 from softmask.sequences.catalogue import SEQUENCES, Loader, SequenceFacts
 from softmask.sequences.decoding import SIDE, any_kind, decode_all, known_endings, read_picture
 from softmask.sequences.fingerprint import files_below
-from softmask.sequences.pictures import COLOUR, Pictures
+from softmask.sequences.pictures import COLOUR, Pictures, content_id
 from softmask.sequences.problems import Problems
 from softmask.sequences.splitting import Given, split_as_given
 from softmask.sequences.storing import Shelf
@@ -149,7 +148,7 @@ def _build(shelf: Shelf, files: Sequence[str]) -> Facts:
 
     def read(path: str) -> tuple[str, bytes]:
         where, content = read_picture(path)
-        ids.append(int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") >> 1)
+        ids.append(content_id(content))
         return where, content
 
     decode_all(files, read, shelf.array("images", (3, SIDE, SIDE), np.uint8), any_kind(), problems)

@@ -52,7 +52,7 @@ def _find(root: Path, name: str) -> Path:
         for ending in ("", ".npz"):
             if (path := root / folder / f"{name}{ending}").is_file():
                 return path
-    raise DataError(f"no {name} of 32x32 ImageNet in {root}: expected {SOURCE.data} there ({SOURCE.home})")
+    raise SOURCE.not_in(root, f"{name} of 32x32 ImageNet")
 
 
 SOURCE = Source(

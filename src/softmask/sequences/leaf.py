@@ -58,8 +58,12 @@ def leaf_files(folder: Path) -> list[LeafFile]:
     return pairs
 
 
-def has_leaf_files(folder: Path) -> bool:
-    return bool(_json_files(folder / "train") and _json_files(folder / "test"))
+def leaf_folder(root: Path, folders: Sequence[str]) -> Path | None:
+    """The first of these folders that has both parts."""
+    for folder in (root / name for name in folders):
+        if _json_files(folder / "train") and _json_files(folder / "test"):
+            return folder
+    return None
 
 
 def read_users(path: Path) -> Iterator[LeafUser]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +16,11 @@ from softmask.sequences.chosen import ChosenImages
 
 # The constants of the paper's authors, used for every set of colour pictures.
 COLOUR = Normalisation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+def content_id(content: bytes) -> int:
+    """An id from what a picture is: another one in its place must not pass for the same."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") >> 1
 
 
 class Counts(NamedTuple):

@@ -34,6 +34,10 @@ class Source:
     locate: Callable[[Path, int], Path] | None = None
     """Where below a data folder the set for so many tasks lies; raises DataError where it does not."""
 
+    def not_in(self, root: Path, what: str) -> DataError:
+        """Where it was looked for in vain."""
+        return DataError(f"no {what} in {root}: expected {self.data} there ({self.home})")
+
     def missing(self, sequence: str) -> DataError:
         """Where nobody said where it lies."""
         how = f"`softmask data fetch {sequence} --data DIR` gets it" if self.download else self.obtain

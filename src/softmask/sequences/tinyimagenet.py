@@ -42,7 +42,7 @@ def locate(root: Path, tasks: int) -> Path:
     for place in (root / FOLDER, root, root / ARCHIVE):
         if (place / "wnids.txt").is_file() or (place.name == ARCHIVE and place.is_file()):
             return place
-    raise DataError(f"no TinyImageNet in {root}: expected {SOURCE.data} there ({SOURCE.home})")
+    raise SOURCE.not_in(root, "TinyImageNet")
 
 
 SOURCE = Source(
