@@ -58,6 +58,8 @@ def test_cross_head(tmp_path: Path) -> None:
     told = rows(cross_head(store.runs()))
     assert [line["task"] for line in told] == ["2", "T"]  # of four tasks, T/2 is the second again
     assert told[1]["F-each"].mean == pytest.approx(0.6)
+    assert told[1]["G-each"].mean == pytest.approx(0.6 * 0.2)  # over all parameters
+    assert told[1]["G-total"].mean == pytest.approx(0.3 * 0.6)
     assert told[0]["F-each"].paper == paper_tables()["cross_head_importance_fraction"]["C-10"]["2"]["F-each"]["mean"]
 
 

@@ -59,7 +59,7 @@ def test_run_takes_what_was_found(found: tuple[Path, Ended], tmp_path: Path) -> 
     ("options", "told"),
     [
         (["--method", "spgg"], "did you mean 'spg'"),
-        (["--method", "ncl", "--no-dropout"], "nothing to search for ncl"),
+        (["--method", "one", "--no-dropout"], "nothing to search for one"),
         (["--set", "wdith=1"], "there is no field 'wdith'"),
     ],
 )

@@ -100,6 +100,7 @@ def test_restoring_undoes_whatever_training_may_have_done(kind: type[Method]) ->
     ("name", "wrong", "said"),
     [
         ("hat", {"steepness": 0}, "steepness must be above 0"),
+        ("hat", {"settings.lr": 0}, "lr must be above 0"),
         ("hat", {"sparsity": -1}, "sparsity must not be negative"),
         ("wsn", {"share": 0}, "share must lie above 0 and up to 1"),
         ("wsn", {"share": 1.5}, "share must lie above 0 and up to 1"),
@@ -121,7 +122,7 @@ def test_settings_that_cannot_be_are_refused_before_a_run(name: str, wrong: dict
 def test_ranges_of_searches() -> None:
     """They hold what the methods' authors use; `score_rate` of SupSup is in units of a rate of 0.25."""
     expected = {
-        "hat": {"sparsity": (0.01, 4.0), "steepness": (25.0, 800.0)},
+        "hat": {"sparsity": (0.01, 4.0), "steepness": (25.0, 800.0), "lr": (5e-3, 0.5)},
         "wsn": {"share": (0.05, 0.7), "score_rate": (0.3, 100.0), "lr": (5e-3, 0.5)},
         "supsup": {"share": (0.05, 0.8), "score_rate": (0.4, 20.0)},
         "pgn": {"adapter_scale": (0.01, 0.1, 1.0), "lr": (5e-3, 0.5)},

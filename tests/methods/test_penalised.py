@@ -21,7 +21,8 @@ from softmask.runs.config import ConfigError, make_config
         ("a-gem", {"reference_batch": 0}, "reference_batch must be above 0"),
         ("tag", {"contrast": -1.0}, "contrast must not be negative"),
         ("tag", {"settings.lr": 0.0}, "lr must be above 0"),
-        ("mtl", {"settings.lr": 0.0}, "lr must be above 0"),
+        *((name, {"settings.lr": 0.0}, "lr must be above 0") for name in ("mtl", "ncl", "ewc", "ewc-gi", "si")),
+        ("a-gem", {"settings.lr": 0.0}, "lr must be above 0"),
         ("spg-fi", {"fisher_batch": 0}, "fisher_batch must be above 0"),
     ],
 )

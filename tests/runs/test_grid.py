@@ -81,7 +81,7 @@ def test_runs_what_is_missing_and_nothing_twice(tmp_path: Path) -> None:
 def test_a_failed_cell_is_a_result_and_retried_on_request(tmp_path: Path) -> None:
     """A learning rate beyond reason diverges."""
     store = Store(tmp_path)
-    good, bad = tiny_grid(["ncl"]).configs[0], tiny_grid(["ncl"], lr=1e30).configs[0]
+    good, bad = tiny_grid(["ncl"]).configs[0], tiny_grid(["one"], lr=1e30).configs[0]
     grid = Grid((bad, good))
     ended = list(grid.run(store, SerialExecutor()))
     assert [(cell.config, cell.state) for cell in ended] == [(bad, "failed"), (good, "finished")]

@@ -184,7 +184,7 @@ def test_an_error_inside_a_method_is_written_down(tmp_path: Path, monkeypatch: p
 
 
 def test_divergence_is_written_down(tmp_path: Path) -> None:
-    config = tiny_config("ncl", changes={"lr": 1e30, "lr_min": 1e30})
+    config = tiny_config("ncl", changes={"training.lr": 1e30, "lr_min": 1e30})
     with pytest.raises(DivergedError, match="diverged"):
         run(config, Store(tmp_path))
     (failed,) = Store(tmp_path).runs()

@@ -74,11 +74,12 @@ def test_the_first_trial_has_the_defaults_and_the_file_says_how_they_did(whole: 
 
 
 def test_the_first_trials_are_spread_and_the_file_holds_what_was_fixed(tmp_path: Path) -> None:
-    search = searched(plan("si", tasks=1, dropout=False, changes={**TINY, "damping": 0.01}), tmp_path)
+    search = searched(plan("si", tasks=1, dropout=False, changes={**TINY, "damping": 0.01, "settings.lr": 0.25}), tmp_path)
     drawn = [trial.found for trial in search.trials()]
     assert drawn == [pytest.approx(search.plan.spread(number)) for number in range(3)]
     found = found_settings(search, search.trials())
-    assert found.settings == {"damping": 0.01, "strength": best_of(search.trials()).found["settings.strength"]}
+    strength = best_of(search.trials()).found["settings.strength"]
+    assert found.settings == {"damping": 0.01, "lr": 0.25, "strength": strength}
 
 
 class Trap(Batches):

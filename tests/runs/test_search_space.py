@@ -20,14 +20,14 @@ def plan(method: str = "ewc", **changed: Any) -> SearchPlan:
 
 def test_the_space_is_what_the_settings_declare_and_dropout() -> None:
     space = plan("ewc").space()
-    assert list(space) == ["network.drop1", "network.drop2", "settings.strength"]
+    assert list(space) == ["network.drop1", "network.drop2", "settings.strength", "settings.lr"]
     assert (space["settings.strength"].low, space["settings.strength"].high) == (1.0, 1e5)
     assert space["settings.strength"].log
-    assert list(plan("ewc", dropout=False).space()) == ["settings.strength"]
+    assert list(plan("ewc", dropout=False).space()) == ["settings.strength", "settings.lr"]
 
 
 def test_what_is_fixed_is_not_searched() -> None:
-    fixed = plan("ewc", changes={"network.drop1": 0.1, "strength": 3.0})
+    fixed = plan("ewc", changes={"network.drop1": 0.1, "strength": 3.0, "settings.lr": 0.05})
     assert list(fixed.space()) == ["network.drop2"]
     config = fixed.config({"network.drop2": 0.2})
     assert (config.network.drop1, config.network.drop2, config.settings["strength"]) == (0.1, 0.2, 3.0)
@@ -39,8 +39,8 @@ def test_the_rate_of_the_training_does_not_fix_the_methods_own() -> None:
 
 
 def test_nothing_to_search_is_told() -> None:
-    with pytest.raises(ConfigError, match="nothing to search for ncl"):
-        plan("ncl", dropout=False).space()
+    with pytest.raises(ConfigError, match="nothing to search for one"):
+        plan("one", dropout=False).space()
 
 
 @pytest.mark.parametrize("method", METHODS.names())
@@ -59,7 +59,7 @@ def test_the_first_trial_is_a_run_with_the_defaults(method: str) -> None:
 def test_wherever_a_search_of_one_number_stops_its_trials_lie_evenly(trials: int) -> None:
     """On the scale of the range; drawn at random, six of them may leave half of it out."""
     for method, name in (("ewc", "settings.strength"), ("ewc-gi", "settings.strength")):
-        given = plan(method, dropout=False)
+        given = plan(method, dropout=False, changes={"settings.lr": 0.25})
         allowed = given.space()[name]
         assert given.spread(0)[name] == pytest.approx(given.defaults()[name])
         values = [given.spread(number)[name] for number in range(trials)]

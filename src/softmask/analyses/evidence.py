@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from softmask.analyses.accuracy import PAPER_TABLES, References, measures, references
-from softmask.analyses.capacity import CROSS_HEAD, blocked_share, facts_after, paper_blocked, paper_cross_head, parts_of
+from softmask.analyses.capacity import (
+    CROSS_HEAD,
+    blocked_share,
+    cross_head_value,
+    facts_after,
+    paper_blocked,
+    paper_cross_head,
+    parts_of,
+)
 from softmask.analyses.curves import group_curves
 from softmask.analyses.grouping import Group, best_settings, finished_groups, gathered, milestones
 from softmask.analyses.network_size import learnable
@@ -111,7 +119,7 @@ def _of_group(group: Group, alone: References) -> dict[Key, Value]:
     for label, learned in milestones(group.tasks, first=2).items():
         facts = [facts_after(run, learned) for run in group.runs]
         for name in CROSS_HEAD:
-            found["cross-head", title, sequence, label, name] = Value.of([f[name] for f in facts if name in f])
+            found["cross-head", title, sequence, label, name] = cross_head_value(facts, name)
     slopes = [slope(curve) for curve in group_curves(group, alone)]
     found["slope", title, sequence] = Value.of([each for each in slopes if each is not None])
     for strategy in STRATEGIES:

@@ -168,7 +168,7 @@ def changes(config: RunConfig) -> str | None:
 
 def _shown(value: object) -> str:
     """A searched number has seventeen digits; six tell it from any other that somebody runs."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return str(float(f"{value:.6g}") if isinstance(value, float) else value)
 
 
 @functools.cache

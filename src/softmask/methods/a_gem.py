@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from softmask.learning.catalogue import register
 from softmask.learning.evaluation import evaluating
-from softmask.learning.method import Cost, Method, Step, require_above_zero, require_not_negative
+from softmask.learning.method import Cost, Method, Step, require_above_zero, require_not_negative, search
 from softmask.learning.parts.draws import Draws
 from softmask.learning.parts.memory import Memory
 from softmask.learning.parts.mixed_tasks import mixed_loss
@@ -45,10 +45,12 @@ class AGEM(Method):
         """Samples kept of each class: the authors' number for CIFAR-100; the paper gives none."""
         reference_batch: int = 256
         """Samples of the memory whose loss may not rise, drawn anew for each step: the authors' number."""
+        lr: float | None = search(None, low=5e-3, high=0.5, log=True)
+        """Learning rate; None means the training's. The authors have 0.03, for one epoch in batches of ten."""
 
         def __post_init__(self) -> None:
             require_not_negative(self, "per_class")
-            require_above_zero(self, "reference_batch")
+            require_above_zero(self, "reference_batch", "lr")
 
     def build(self) -> None:
         super().build()

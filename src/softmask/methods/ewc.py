@@ -49,10 +49,12 @@ class EWC(Anchored):
         """Whether dropout is on while the Fisher is measured, as in HAT's code."""
         penalty_in_validation: bool = True
         """Whether the best epoch is chosen with the penalty, as in HAT's code, or by cross-entropy alone."""
+        lr: float | None = search(None, low=5e-3, high=0.5, log=True)
+        """Learning rate; None means the training's. HAT's code has 0.05, where five times the strength is stable."""
 
         def __post_init__(self) -> None:
             require_not_negative(self, "strength")
-            require_above_zero(self, "fisher_batch")
+            require_above_zero(self, "fisher_batch", "lr")
 
     def end_task(self, task: Task) -> Facts:
         self.anchor.copy_(self.backbone.parameters())

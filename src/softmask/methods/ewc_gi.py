@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, require_not_negative, search
+from softmask.learning.method import Cost, require_above_zero, require_not_negative, search
 from softmask.learning.parts.importance import task_importance
 from softmask.learning.problem import Problem
 from softmask.learning.task import Task
@@ -41,9 +41,12 @@ class EWCGI(EWC):
         """Whether dropout is on while importance is measured, as in SPG."""
         penalty_in_validation: bool = True
         """Whether the best epoch is chosen with the penalty, as in EWC, or by cross-entropy alone."""
+        lr: float | None = search(None, low=5e-3, high=0.5, log=True)
+        """Learning rate; None means the training's. EWC's code has 0.05, where five times the strength is stable."""
 
         def __post_init__(self) -> None:
             require_not_negative(self, "strength")
+            require_above_zero(self, "lr")
 
     def measure(self, task: Task) -> dict[str, Tensor]:
         old_heads = [self.heads[index] for index in range(task.id)]

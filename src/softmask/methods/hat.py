@@ -50,9 +50,11 @@ class HAT(Method):
         gates: Literal["hard", "soft"] = "hard"
         """Outside training: open or closed, or sigmoid(s_max e) as in the authors' code. Soft gates leak: of a unit
         that is all but open, a trace of the gradient gets through, and old answers change a little."""
+        lr: float | None = search(None, low=5e-3, high=0.5, log=True)
+        """Learning rate; None means the training's. The authors have 0.05."""
 
         def __post_init__(self) -> None:
-            require_above_zero(self, "steepness")
+            require_above_zero(self, "steepness", "lr")
             require_not_negative(self, "sparsity")
 
     used: Tensor

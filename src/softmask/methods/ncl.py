@@ -3,14 +3,29 @@
 The lower reference of every comparison. Source: Konishi et al., ICML 2023.
 Remembers between tasks: nothing but the network. Old heads stay as they are, to the bit; they become stale because the
 backbone moves under them.
-Departures from the authors' code: none.
+Departures: the paper's own NCL was not published. This is SPG's loop without the mask, at SPG's rate of 0.25, and it
+forgets more than the paper tells; at 0.05, the rate of HAT's authors, whose plain SGD it may have been, it keeps more.
 Cost: the unit in which the other methods' costs are told.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 from softmask.learning.catalogue import register
-from softmask.learning.method import Method
+from softmask.learning.method import Method, require_above_zero, search
 
 
 @register("ncl")
 class NCL(Method):
     title = "NCL"
+
+    @dataclass(frozen=True)
+    class Settings:
+        __pydantic_config__ = {"extra": "forbid"}
+
+        lr: float | None = search(None, low=5e-3, high=0.5, log=True)
+        """Learning rate; None means the training's. The lower, the less is forgotten and the slower is learned."""
+
+        def __post_init__(self) -> None:
+            require_above_zero(self, "lr")

@@ -44,10 +44,12 @@ class SI(Anchored):
         Adam: at a rate of 0.25, plain SGD cannot follow the springs that it makes of a few parameters."""
         penalty_in_validation: bool = True
         """Whether the best epoch is chosen with the penalty, as in EWC, or by cross-entropy alone."""
+        lr: float | None = search(None, low=5e-3, high=0.5, log=True)
+        """Learning rate; None means the training's. The lower it is, the stiffer springs plain SGD can follow."""
 
         def __post_init__(self) -> None:
             require_not_negative(self, "strength")
-            require_above_zero(self, "damping")
+            require_above_zero(self, "damping", "lr")
 
     def build(self) -> None:
         super().build()

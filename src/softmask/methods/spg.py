@@ -5,8 +5,8 @@ the current head by one minus the average importance. Source: Konishi et al., IC
 Remembers between tasks: one number per parameter of the backbone, whatever the number of tasks.
 Importance: the gradient of the loss, summed over the training batches, standardised over each tensor, |tanh|; also
 through every old head, with the sum of its logits as loss; the largest of all.
-Departures from the authors' code: all heads share one forward pass, and so the draws of dropout, in the importance
-pass; only the accumulated importance is kept, as the paper says, not a copy for every task.
+Departures from the authors' code: in the importance pass, old heads share forward passes, and so the draws of dropout,
+as many at a time as memory allows; only the accumulated importance is kept, as the paper says, not one for every task.
 Cost: a step costs 1 % more; task k ends with up to k + 1 passes over its data.
 """
 
