@@ -74,7 +74,8 @@ def test_the_first_trial_has_the_defaults_and_the_file_says_how_they_did(whole: 
 
 
 def test_the_first_trials_are_spread_and_the_file_holds_what_was_fixed(tmp_path: Path) -> None:
-    search = searched(plan("si", tasks=1, dropout=False, changes={**TINY, "damping": 0.01, "settings.lr": 0.25}), tmp_path)
+    fixed = {**TINY, "damping": 0.01, "settings.lr": 0.25}
+    search = searched(plan("si", tasks=1, dropout=False, changes=fixed), tmp_path)
     drawn = [trial.found for trial in search.trials()]
     assert drawn == [pytest.approx(search.plan.spread(number)) for number in range(3)]
     found = found_settings(search, search.trials())
