@@ -100,6 +100,19 @@ def test_a_loss_that_is_not_finite_goes_back_to_the_best(scripted, bad: float) -
     assert fit.best_loss == 0.5
 
 
+def test_a_weight_that_is_not_finite_is_taken_back_even_if_no_loss_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = tiny_method()
+    method.unseen = torch.nn.Parameter(torch.zeros(2))
+    fit = Fit(method, tiny_task(), PAPER)
+    fit.run(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(method, "after_step", lambda step: method.unseen.data.fill_(math.inf))
+        fit.run(1)
+    assert math.isfinite(fit.last["val_loss"])
+    assert method.unseen.tolist() == [0, 0]
+    assert fit.best_epoch == 0
+
+
 class WithAdam(TinyMethod):
     def make_optimizer(self, lr: float):
         return torch.optim.Adam(self.parameters(), lr)

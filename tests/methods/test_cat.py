@@ -5,9 +5,11 @@ from itertools import pairwise
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import Fitter
+from softmask.learning.method import Step
 from softmask.learning.parts import similarity
 from softmask.learning.parts.unit_gates import between_used_units
 from softmask.learning.task import Batches, Task
@@ -94,6 +96,52 @@ def test_a_tie_is_not_similar() -> None:
     method.tried = {"reference": 0.5, "readouts": [0.5, 0.51]}
     method.release_similar(tasks[2])
     assert method.similar[2].tolist() == [False, True, False]
+
+
+@torch.no_grad()
+def open_all(method: CAT) -> None:
+    for embedding in method.embeddings:
+        embedding.fill_(6.0)
+
+
+def attending(kind: type[CAT]) -> CAT:
+    """About to learn the third task."""
+    method: CAT = made(kind)
+    method.begin_task(tasks[2])
+    method.tried = method.try_earlier_tasks(tasks[2], Fitter(method, tasks[2], TRAINING))
+    method.release_similar(tasks[2])
+    return method
+
+
+def test_attention_teaches_the_backbone_too() -> None:
+    """So that knowledge flows back to the similar task."""
+    method = attending(FirstSimilar)
+    open_all(method)
+    loss = method.attention_loss(Step(tasks[2], tasks[2].val.x, tasks[2].val.y))
+    assert isinstance(loss, torch.Tensor)
+    loss.backward()
+    assert all(p.grad is not None and p.grad.any() for p in method.backbone.parameters())
+    assert all(embedding.grad is None for embedding in method.embeddings)
+
+
+def test_validation_has_the_loss_of_attention() -> None:
+    method = attending(FirstSimilar).eval()
+    step = Step(tasks[2], tasks[2].val.x, tasks[2].val.y)
+    plain, _ = HAT.validate(method, step)
+    both, _ = method.validate(step)
+    answers = F.cross_entropy(method.attended(step.x, 2), step.y)
+    torch.testing.assert_close(both, plain + answers)
+
+
+def test_attention_looks_at_similar_tasks_alone() -> None:
+    method = attending(FirstSimilar).eval()
+    answers = method.attended(tasks[2].val.x, 2)
+    with torch.no_grad():
+        method.embeddings[1].neg_()
+    assert torch.equal(method.attended(tasks[2].val.x, 2), answers)
+    with torch.no_grad():
+        method.embeddings[0].neg_()
+    assert not torch.equal(method.attended(tasks[2].val.x, 2), answers)
 
 
 def test_attention_is_used_only_where_it_validates_better() -> None:

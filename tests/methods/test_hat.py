@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from softmask.learning.method import Step
@@ -91,6 +92,32 @@ def test_compensated_gradient_is_that_of_a_gate_that_is_not_annealed() -> None:
         method.after_backward(Step(tasks[0], torch.empty(0), torch.empty(0), progress))
         slope = torch.sigmoid(torch.tensor(0.2)) * torch.sigmoid(torch.tensor(-0.2))
         assert method.embeddings[0].grad[0].item() == pytest.approx(8 * slope.item(), rel=1e-5)
+
+
+def slowly(method: HAT, x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+    """The logits of the first task, each unit times its gate, with dropout as it is."""
+    x = method.backbone.prepare(x)
+    for block, gate in zip(method.backbone.blocks, gates.split(method.backbone.widths), strict=True):
+        x = block(x)
+        x = torch.einsum("bu...,u->bu...", x, gate.float())
+    return method.heads[0](x)
+
+
+def test_the_loss_of_training_has_the_gates_of_the_moment() -> None:
+    method = made(HAT, small_problem(drop=0.0), sparsity=0.5, steepness=50.0).train()
+    x, y = next(iter(tasks[0].train))
+    for progress in (0.1, 0.6):
+        gates = torch.sigmoid((1 / 50 + (50 - 1 / 50) * progress) * method.embeddings[0])
+        expected = F.cross_entropy(slowly(method, x, gates), y) + 0.5 * gates.mean()
+        torch.testing.assert_close(method.loss(Step(tasks[0], x, y, progress)), expected)
+
+
+def test_validation_has_hard_gates_in_both_parts_of_its_loss() -> None:
+    method = made(HAT, sparsity=0.5).eval()
+    x, y = next(iter(tasks[0].val))
+    gates = method.embeddings[0] > 0
+    expected = F.cross_entropy(slowly(method, x, gates), y) + 0.5 * gates.float().mean()
+    torch.testing.assert_close(method.validate(Step(tasks[0], x, y))[0], expected)
 
 
 def test_embeddings_stay_within_their_limit() -> None:

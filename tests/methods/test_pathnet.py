@@ -9,6 +9,7 @@ import torch
 
 from softmask.learning.evaluation import validate
 from softmask.learning.fit import Fit, Fitter
+from softmask.learning.task import Task
 from softmask.learning.training import PRESETS, Training
 from softmask.methods.ncl import NCL
 from softmask.methods.pathnet import PathNet
@@ -109,6 +110,28 @@ def test_the_loser_goes_on_from_the_winner_on_a_mutant() -> None:
         a != b for mine, theirs in zip(*fit.notes["paths"], strict=True) for a, b in zip(mine, theirs, strict=True)
     )
     assert changed <= 6  # a mutant, not another random path
+
+
+def test_both_paths_go_on_from_the_winners_best_weights_at_its_rate() -> None:
+    class Watched(PathNet):
+        generations = 0
+
+        def replace_loser(self, task: Task, fit: Fitter, fits: list[Fit], draws: torch.Generator) -> None:
+            with torch.no_grad():
+                for p in self.parameters():
+                    p.add_(1)  # as if the last epoch had gone wrong
+            super().replace_loser(task, fit, fits, draws)
+            self.generations += 1
+            winner = fits[fit.notes["winner"]]
+            loser = fits[1 - fit.notes["winner"]]
+            now = self.state_dict()
+            assert all(torch.equal(now[name], value) for name, value in winner.best.items() if name != "paths")
+            assert (loser.lr, loser.epoch) == (winner.lr, winner.epoch)
+            assert loser.lr < 0.1
+
+    method = made(Watched)
+    learn(method, tasks[0], SIX)
+    assert method.generations == 2  # after the third nobody goes on
 
 
 def test_a_new_fit_follows_the_rate_of_another_but_judges_anew() -> None:

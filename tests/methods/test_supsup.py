@@ -52,6 +52,10 @@ def test_exactly_the_share_is_kept(share: float) -> None:
         assert int(method.chosen(scores).sum()) == entries - math.floor((1 - share) * entries)
 
 
+def test_the_share_is_not_off_by_one_for_its_binary_digits() -> None:
+    assert made(SupSup, share=0.8).kept(20480) == 16384
+
+
 def note(seen: dict[str, float], name: str, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     seen[name] = output.var().item()
 

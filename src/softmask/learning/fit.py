@@ -76,7 +76,7 @@ class Fit:
         train_loss = self.train_epoch()
         loss, accuracy = validate(self.learner, self.task)
         self.last = {"lr": lr, "train_loss": train_loss, "val_loss": loss, "val_accuracy": accuracy}
-        if not (math.isfinite(train_loss) and math.isfinite(loss)):
+        if not (math.isfinite(train_loss) and math.isfinite(loss) and self._weights_are_finite()):
             self.learner.restore(self.best)  # and go on: the falling rate may still save the task
             self.optimizer.state.clear()  # moments, as Adam's, that saw what is not finite would spoil all to come
             loss = math.inf
@@ -91,6 +91,10 @@ class Fit:
         else:
             self.schedule.step()
         self.epoch += 1
+
+    def _weights_are_finite(self) -> bool:
+        """The losses do not see a weight behind a closed gate, but an old task may."""
+        return all(bool(p.isfinite().all()) for p in self.learner.parameters() if p.requires_grad)
 
     def train_epoch(self) -> float:
         """One pass over the training batches; returns the mean loss. Nothing in it waits for a result."""

@@ -113,9 +113,10 @@ class HAT(Method):
         return self.opened(self.gates(step.task.id))
 
     def opened(self, gates: Tensor) -> Tensor:
-        """The regulariser: the share of the units free so far that these gates open; 0 where none is free."""
+        """The regulariser: the share of the units free so far that these gates open; 0 where not even one is free."""
         free = 1 - self.used.float()
-        return self.settings.sparsity * (gates * free).sum() / free.sum().clamp(min=1)
+        total = free.sum()
+        return self.settings.sparsity * (gates * free).sum() / total.clamp(min=1) * (total >= 1)
 
     def after_backward(self, step: Step) -> None:
         keep_only(self.free_weights) if self.hard else scale_down(self.free_weights)

@@ -114,7 +114,8 @@ class SupSup(Method):
 
     def kept(self, entries: int) -> int:
         """How many of so many weights are chosen."""
-        return entries - math.floor((1 - self.settings.share) * entries)
+        dropped = (1 - self.settings.share) * entries  # 4095.999... of 20480, if the share is 0.8
+        return entries - math.floor(dropped + 1e-6)
 
     def begin_task(self, task: Task) -> None:
         """New scores, and the head's signs, from a seed that knows the task but not its place in the sequence."""
