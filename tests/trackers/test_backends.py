@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def logged(content: bytes) -> Iterator[bytes]:
             place += 32768 - place % 32768
             continue
         length, kind = int.from_bytes(content[place + 4 : place + 6], "little"), content[place + 6]
+        if place + 7 + length > len(content):
+            return  # it is being written
         record += content[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # whole, or the last part
@@ -85,13 +88,22 @@ def test_wandb_offline_has_every_number_once(tmp_path: Path, monkeypatch: pytest
     done = sent(tmp_path, "wandb")
     files = sorted((done.path / "wandb").rglob("*.wandb"))
     assert len(files) == 2, "one for each start"
-    found = []
-    for file in files:
-        for data in logged(file.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
-            if record.WhichOneof("record_type") == "history":
-                row = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
-                if f"epoch/{NAME}" in row:
-                    found.append((int(row["by epoch"]), float(row[f"epoch/{NAME}"])))
-    assert found == losses(done)
+
+    def found() -> list[tuple[int, float]]:
+        rows = []
+        for file in files:
+            for data in logged(file.read_bytes()):
+                record = wandb_internal_pb2.Record()
+                record.ParseFromString(data)
+                if record.WhichOneof("record_type") == "history":
+                    rows.append(
+                        {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+                    )
+        name = f"epoch/{NAME}"
+        return [(int(row["by epoch"]), float(row[name])) for row in rows if name in row]
+
+    # It is wandb's own process that writes: beside other work it may do so a moment after the run is finished.
+    until = time.monotonic() + 30
+    while len(found()) < len(losses(done)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert found() == losses(done)
