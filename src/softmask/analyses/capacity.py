@@ -100,8 +100,8 @@ def cross_head(runs: Iterable[StoredRun]) -> Table:
         rows,
         (
             "F: share of parameters whose importance through an old head is the larger; G: by how much, on average "
-            "over all parameters, those where it is not counted as zero (over the others alone it is G / F: so the "
-            "paper defines it, but not so are its numbers). Each: than through the task's own head; total: than all "
+            "over all parameters, with zero where it is not larger (the paper's text means G / F, the average over the "
+            "others alone; its numbers do not). Each: than through the task's own head; total: than all "
             "that was accumulated before the task.",
         ),
         labels=3,

@@ -42,7 +42,7 @@ class EWCGI(EWC):
         penalty_in_validation: bool = True
         """Whether the best epoch is chosen with the penalty, as in EWC, or by cross-entropy alone."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
-        """Learning rate; None means the training's. EWC's code has 0.05, where five times the strength is stable."""
+        """Learning rate; None means the training's. At 0.05, as in HAT's code, five times the strength is stable."""
 
         def __post_init__(self) -> None:
             require_not_negative(self, "strength")
