@@ -84,3 +84,20 @@ def test_latex(with_one: Ended, store: Path) -> None:
 def test_a_wrong_format_or_name_is_wrong_usage(store: Path) -> None:
     assert softmask("analyse", "accuracy", "--format", "pdf").code == 2
     assert softmask("analyse", "acuracy").code == 2
+
+
+def test_only_some_methods_and_sequences(with_one: Ended, store: Path) -> None:
+    everything = softmask("analyse", "accuracy", "--store", store, "--format", "json").json()
+    wanted = ("--methods", "spg", "--sequences", "D-5", "--format", "json")
+    assert softmask("analyse", "accuracy", "--store", store, *wanted).json() == everything, "ONE stays: FWT needs it"
+    only_one = softmask("analyse", "accuracy", "--store", store, "-m", "one", "--format", "json").json()
+    assert [row["method"] for row in only_one["rows"]] == ["ONE"]
+
+
+@pytest.mark.parametrize(("flag", "name", "meant"), [("--methods", "sgp", "spg"), ("--sequences", "D5", "D-5")])
+def test_a_selection_that_the_store_does_not_have(
+    with_one: Ended, store: Path, flag: str, name: str, meant: str
+) -> None:
+    ended = softmask("analyse", "matrix", "--store", store, flag, name)
+    assert ended.code == 2
+    assert f"in this store '{name}': did you mean '{meant}'?" in ended.errors()[0]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
 from softmask.analyses import ANALYSES, Analysis, pruning, representation
+from softmask.analyses.grouping import REFERENCE
 from softmask.analyses.pruning import RANKINGS, measure_pruning
 from softmask.analyses.representation import measure_representation
 from softmask.analyses.table import Table
@@ -27,12 +27,29 @@ def _known_form(form: str) -> str:
 
 
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.", callback=_known_form)]
+Methods = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in `spg,hat`; ONE stays in.")]
 app = typer.Typer(help="Tables from stored runs. Example: `softmask analyse accuracy`", no_args_is_help=True)
 
 
-def show_analysis(analysis: Analysis, store: Store, form: str) -> None:
-    """Prints the table, and on standard error what was left out of it."""
+def selected(store: Store, methods: list[str] | None, sequences: list[str] | None) -> list[StoredRun]:
+    """The runs of these methods on these sequences, and of ONE, against which forward transfer is measured."""
     runs = list(store.runs())
+    by_method = _wanted("method", methods, [run.config.method for run in runs])
+    by_sequence = _wanted("sequence", sequences, [run.config.sequence for run in runs])
+    return [run for run in runs if run.config.method in by_method | {REFERENCE} and run.config.sequence in by_sequence]
+
+
+def _wanted(kind: str, given: list[str] | None, stored: Sequence[str]) -> set[str]:
+    known = set(stored)
+    names = options.split_names(given) or known
+    for name in names:
+        if name not in known:
+            raise UnknownName(f"{kind} in this store", name, known)
+    return set(names)
+
+
+def show_analysis(analysis: Analysis, store: Store, runs: list[StoredRun], form: str) -> None:
+    """Prints the table, and on standard error what was left out of it."""
     table = analysis(runs)
     for message in store.problems():
         tell(f"left out: {message}")
@@ -56,8 +73,14 @@ def _why_empty(analysis: Analysis, any_finished: bool, store: Store) -> str:
 
 
 def _command(analysis: Analysis) -> Callable[..., None]:
-    def with_runs(store: options.StorePath = options.DEFAULT_STORE, form: Format = "text") -> None:
-        show_analysis(analysis, Store(store), form)
+    def with_runs(
+        store: options.StorePath = options.DEFAULT_STORE,
+        methods: Methods = None,
+        sequences: options.Sequences = None,
+        form: Format = "text",
+    ) -> None:
+        kept = Store(store)
+        show_analysis(analysis, kept, selected(kept, methods, sequences), form)
 
     def without_runs(form: Format = "text") -> None:
         show_table(analysis([]), form)
@@ -71,6 +94,8 @@ def _command(analysis: Analysis) -> Callable[..., None]:
 
 def pruning_command(
     store: options.StorePath = options.DEFAULT_STORE,
+    methods: Methods = None,
+    sequences: options.Sequences = None,
     data: options.Data = None,
     ranked_over: Annotated[str, typer.Option(help="Rank over the whole `backbone` or within each `layer`.")] = RANKINGS[
         0
@@ -86,16 +111,20 @@ def pruning_command(
     if ranked_over not in RANKINGS:
         raise typer.BadParameter(f"{ranked_over!r} is neither of {', '.join(RANKINGS)}", param_hint="--ranked-over")
 
+    kept = Store(store)
+
     def measure(run: StoredRun) -> None:
-        if measure_pruning(run, Store(store), data, ranked_over):
+        if measure_pruning(run, kept, data, ranked_over):
             tell(f"{run.path.name}: pruned and tested")
 
-    _measure_all(store, pruning.METHODS, measure, lambda run: bool(run.events("pruning")))
-    show_analysis(ANALYSES["pruning"], Store(store), form)
+    runs = _measured(selected(kept, methods, sequences), pruning.METHODS, measure, "pruning")
+    show_analysis(ANALYSES["pruning"], kept, runs, form)
 
 
 def representation_command(
     store: options.StorePath = options.DEFAULT_STORE,
+    methods: Methods = None,
+    sequences: options.Sequences = None,
     data: options.Data = None,
     onto: Annotated[
         str | None, typer.Option(help="A sequence, learned undivided, or `rest`: what a run with --tasks left over.")
@@ -110,20 +139,22 @@ def representation_command(
     Example: `softmask analyse representation --onto R-10`
     """
 
+    kept = Store(store)
+
     def measure(run: StoredRun) -> None:
-        if count := measure_representation(run, Store(store), data, onto, union):
+        if count := measure_representation(run, kept, data, onto, union):
             tell(f"{run.path.name}: {count} linear heads trained")
 
-    _measure_all(store, representation.METHODS, measure, lambda run: bool(run.events("representation")))
-    show_analysis(ANALYSES["representation"], Store(store), form)
+    runs = _measured(selected(kept, methods, sequences), representation.METHODS, measure, "representation")
+    show_analysis(ANALYSES["representation"], kept, runs, form)
 
 
-def _measure_all(
-    store: Path, methods: tuple[str, ...], measure: Callable[[StoredRun], None], known: Callable[[StoredRun], bool]
-) -> None:
-    """Runs that cannot be measured are told, one line each; it is an error if that leaves nothing to show."""
+def _measured(
+    runs: list[StoredRun], methods: tuple[str, ...], measure: Callable[[StoredRun], None], kind: str
+) -> list[StoredRun]:
+    """The runs, read anew. What cannot be measured is told, a line each; an error if that leaves nothing to show."""
     reasons = []
-    for run in Store(store).runs():
+    for run in runs:
         if run.finished and run.config.method in methods:
             try:
                 measure(run)
@@ -131,10 +162,12 @@ def _measure_all(
                 raise  # a slip in the command, not in the run
             except SoftmaskError as error:
                 reasons.append(str(error))
-    if reasons and not any(known(run) for run in Store(store).runs()):
+    measured = [StoredRun(run.path) for run in runs]
+    if reasons and not any(run.events(kind) for run in measured):
         raise SoftmaskError(reasons[0] + (f" (and {len(reasons) - 1} more runs)" if len(reasons) > 1 else ""))
     for reason in reasons:
         tell(f"left out: {reason}")
+    return measured
 
 
 OWN: dict[str, Callable[..., None]] = {"pruning": pruning_command, "representation": representation_command}

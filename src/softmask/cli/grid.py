@@ -27,7 +27,6 @@ from softmask.trackers import check_trackers, tracked
 
 ALL = "all"
 Names = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in `spg,ncl,one`, or `all`.")]
-Sequences = Annotated[list[str] | None, typer.Option("--sequences", "-s", help="As in `D-5,R-10`.")]
 Seeds = Annotated[str | None, typer.Option("--seeds", help="As in `1-5` or `1,2,7`.")]
 File = Annotated[Path | None, typer.Option("--file", "-f", help="All of this in a TOML or YAML file; flags go before.")]
 Jobs = Annotated[
@@ -41,7 +40,7 @@ ExecutorName = Annotated[str, typer.Option("--executor", help=f"Where cells run:
 
 def grid_command(
     methods: Names = None,
-    sequences: Sequences = None,
+    sequences: options.Sequences = None,
     seeds: Seeds = None,
     file: File = None,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's cells: 760, and 135 ablations.")] = False,
@@ -132,8 +131,8 @@ def _with_flags(
 ) -> GridFile:
     """What a flag says goes before what the file says."""
     return GridFile(
-        methods=split_names(methods) or file.methods,
-        sequences=split_names(sequences) or file.sequences,
+        methods=options.split_names(methods) or file.methods,
+        sequences=options.split_names(sequences) or file.sequences,
         seeds=parse_seeds(seeds) if seeds else file.seeds,
         paper=paper or file.paper,
         preset=preset or file.preset,
@@ -142,13 +141,6 @@ def _with_flags(
         set=file.set,
         method=file.method,
     )
-
-
-def split_names(given: list[str] | None) -> list[str] | None:
-    """Names with commas between; a sequence called by a path is taken as it is."""
-    if not given:
-        return None
-    return [name.strip() for text in given for name in ([text] if ":" in text else text.split(",")) if name.strip()]
 
 
 def make_grid(wanted: GridFile, by_hand: Mapping[str, Any]) -> Grid:

@@ -13,6 +13,7 @@ from softmask.runs.settings_file import settings_changes
 
 Method = Annotated[str, typer.Option("--method", "-m", help="A method: see `softmask list methods`.")]
 Sequence = Annotated[str, typer.Option("--sequence", "-s", help="A task sequence: see `softmask list sequences`.")]
+Sequences = Annotated[list[str] | None, typer.Option("--sequences", "-s", help="As in `D-5,R-10`.")]
 Preset = Annotated[str, typer.Option("--preset", "-p", help="How to train: `paper`, or `short` for a CPU.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Class order, split, initial weights and batches.")]
 Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="Only the first so many tasks.")]
@@ -44,6 +45,13 @@ Track = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DEFAULT_STORE = Path("softmask-runs")
+
+
+def split_names(given: list[str] | None) -> list[str] | None:
+    """Names with commas between; a sequence called by a path is taken as it is."""
+    if not given:
+        return None
+    return [name.strip() for text in given for name in ([text] if ":" in text else text.split(",")) if name.strip()]
 
 
 def parse_changes(changes: list[str] | None) -> dict[str, Any]:

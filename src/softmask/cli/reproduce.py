@@ -13,7 +13,7 @@ import typer
 from softmask.analyses.table import Table
 from softmask.cli import options
 from softmask.cli.analyse import Format, show_table
-from softmask.cli.grid import Cpus, ExecutorName, Gpus, Jobs, Names, Seeds, Sequences, find_workers, split_names
+from softmask.cli.grid import Cpus, ExecutorName, Gpus, Jobs, Names, Seeds, find_workers
 from softmask.cli.grid_display import GridDisplay, cell_name
 from softmask.cli.printing import out, problem, tell
 from softmask.errors import SoftmaskError
@@ -31,7 +31,7 @@ from softmask.runs.store import Store, StoredRun
 def reproduce_command(
     table: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}.")],
     preset: options.Preset = "paper",
-    sequences: Sequences = None,
+    sequences: options.Sequences = None,
     methods: Names = None,
     seeds: Seeds = None,
     tasks: options.Tasks = None,
@@ -56,13 +56,13 @@ def reproduce_command(
     Example: `softmask reproduce accuracy --preset short --sequences D-5,R-10`
     """
     wanted = recipe(table)
-    names = split_names(sequences)
+    names = options.split_names(sequences)
     if not wanted.needs_runs:
         _show([] if dry_run else _without_runs(wanted, names, data), wanted, form)
         return
     grid = wanted.grid(
         sequences=names,
-        methods=split_names(methods),
+        methods=options.split_names(methods),
         seeds=parse_seeds(seeds) if seeds else None,
         preset=preset,
         tasks=tasks,
