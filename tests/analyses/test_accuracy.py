@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from softmask.analyses.accuracy import accuracy, changes, training_name, transfer
+from softmask.analyses.by_sequence import accuracy_by_sequence
 from softmask.analyses.table import Table, Value
 from softmask.learning.training import PRESETS, Training
+from softmask.paper import paper_value
 from softmask.runs.config import RunConfig, make_config
 from softmask.runs.store import Store, StoredRun
 
@@ -155,3 +158,59 @@ def test_training_is_named_by_the_nearest_preset() -> None:
 def test_what_a_search_found_is_told_in_six_digits() -> None:
     settings = {"network.drop1": 0.01733952105855759, "network.width": 0.5}
     assert changes(make_config("ncl", "D-5", changes=settings)) == "width=0.5 drop1=0.0173395"
+
+
+def test_transfer_of_some_seeds_alone_is_told(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed in (1, 2, 3):
+        stored(store, config(seed=seed), LEARNED)
+    stored(store, config("one"), {0: {0: 0.8}, 1: {0: 0.8, 1: 0.8}})
+    told = row(accuracy(store.runs()), "SPG")
+    assert told["ACC"].footnotes == ()
+    assert told["FWT"].footnotes == ("1 of 3 seeds: the others have no run of ONE to compare with.",)
+
+
+def test_seeds_that_failed_are_told(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, config(), LEARNED)
+    with store.open(config(seed=2)) as writer:
+        writer.event("failed", reason="diverged", message="no finite loss")
+    assert row(accuracy(store.runs()), "SPG")["ACC"].footnotes == ("1 of 2 seeds: the others failed.",)
+
+
+def test_the_papers_ablations_stand_beside_ours(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, config("spg-no-chi"), LEARNED)
+    told = row(accuracy(store.runs()), "SPG (w/o CHI)")
+    assert told["paper ACC"] == paper_value("ablation_accuracy", "SPG (w/o CHI)", "C-10")
+
+
+@pytest.fixture
+def gone(tmp_path: Path) -> Callable[..., RunConfig]:
+    """Configs on a folder of pictures that is no longer there when the runs are looked at."""
+    pictures = tmp_path / "pictures"
+    for kind in ("tame", "wild"):
+        (pictures / "cats" / kind).mkdir(parents=True)
+        for number in range(20):
+            (pictures / "cats" / kind / f"{number}.png").touch()
+    return lambda **more: make_config("spg", f"folder:{pictures}", **more)
+
+
+def test_a_folder_that_grew_is_two_groups(tmp_path: Path, gone: Callable[..., RunConfig]) -> None:
+    store = Store(tmp_path / "store")
+    for seed, matrix in ((1, LEARNED), (2, {**LEARNED, 2: {0: 0.7, 1: 0.8, 2: 0.9}})):
+        stored(store, gone(seed=seed), matrix, names=("cats", "dogs", "birds"))
+    shutil.rmtree(tmp_path / "pictures")
+    told = [dict(zip(accuracy(store.runs()).columns, found, strict=True)) for found in accuracy(store.runs()).rows]
+    assert sorted(each["changed"].split()[-1] for each in told) == ["tasks=2", "tasks=3"]
+    cells = accuracy_by_sequence(store.runs())
+    assert len(cells.rows) == 2, "neither hides the other"
+
+
+def test_networks_on_a_folder_that_is_gone_are_told_apart(tmp_path: Path, gone: Callable[..., RunConfig]) -> None:
+    store = Store(tmp_path / "store")
+    for width in (1.0, 0.5):
+        stored(store, gone(changes={"width": width}), LEARNED)
+    shutil.rmtree(tmp_path / "pictures")
+    assert len({found[3] for found in accuracy(store.runs()).rows}) == 2
+    assert len(accuracy_by_sequence(store.runs()).rows) == 2

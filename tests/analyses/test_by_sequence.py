@@ -169,3 +169,12 @@ def test_part_of_a_sequence_counts_in_no_average(tmp_path: Path) -> None:
     table = accuracy_by_sequence(store.runs())
     assert table.columns[3:] == ("C-10", "C-20", "C-10[:2]", "dissimilar avg.")
     assert row(table, method="SPG")["dissimilar avg."].mean == pytest.approx(70)
+
+
+def test_transfer_of_some_seeds_is_not_ranked(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for method, first in (("spg", 95), ("hat", 85), ("ncl", 80), ("one", 70)):
+        for seed in (1,) if method in ("hat", "one", "ncl") else (1, 2):
+            stored(store, make_config(method, "C-10", seed=seed), triangle([[first], [first, 80]]))
+    ranks = {found["method"]: found["C-10"].rank for found in rows(forward_transfer(store.runs()))}
+    assert ranks == {"SPG": None, "HAT": 1, "NCL": 2}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from softmask.analyses.claim_checks import above, close, on_average, within
+from softmask.analyses.claim_checks import above, close, on_average, positive, within
 from softmask.analyses.claims import CLAIMS, HELD, NO_DATA, NOT_HELD, claims, judge
 from softmask.analyses.evidence import Numbers, paper_numbers, store_numbers
 from softmask.analyses.paper_claims import Claim
@@ -135,3 +135,53 @@ def test_another_width_is_another_network(tmp_path: Path) -> None:
     store = Store(tmp_path)
     stored(store, make_config("spg", "C-10", changes={"width": 0.5}), triangle([[90], [70, 70]]))
     assert store_numbers(store.runs()) == {}
+
+
+def test_one_seed_set_otherwise_does_not_displace_three(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed in (1, 2, 3):
+        for method, reached in (("spg", 70.0), ("hat", 60.0)):
+            config = make_config(method, "C-10", seed=seed)
+            stored(store, config, triangle([[90], [reached, reached]]), validation=0.6)
+    lucky = make_config("spg", "C-10", changes={"drop1": 0.1})
+    stored(store, lucky, triangle([[90], [10, 10]]), validation=0.9)
+    found = row(claims(store.runs()), name="spg-best-in-most")
+    assert (found["verdict"], found["seeds"]) == (HELD, 3)
+
+
+def test_another_width_does_not_hide_the_papers(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, make_config("spg", "C-10"), triangle([[90], [70, 70]]), validation=0.5)
+    stored(store, make_config("spg", "C-10", changes={"width": 2.0}), triangle([[90], [80, 80]]), validation=0.9)
+    (numbers,) = store_numbers(store.runs()).values()
+    assert numbers.get("ACC", "SPG", "C-10") == pytest.approx(70)
+
+
+def test_only_what_was_compared_counts_for_the_seeds(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed in (1, 2, 3):
+        for method, reached in (("spg", 70.0), ("hat", 60.0)):
+            stored(store, make_config(method, "FE-10", seed=seed), triangle([[90], [reached, reached]]))
+    stored(store, make_config("spg", "FE-20"), triangle([[90], [70, 70]]))  # alone there
+    found = row(claims(store.runs()), name="spg-best-similar")
+    assert (found["verdict"], found["seeds"]) == (HELD, 3)
+
+
+def test_seeds_that_failed_leave_it_open(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed in (1, 2, 3, 4):
+        ended = "finished" if seed < 4 else "failed"
+        stored(store, make_config("ncl", "C-10", seed=seed), triangle([[90], [40, 40]]), ended=ended)
+    found = row(claims(store.runs()), name="ncl-forgets")
+    assert (found["verdict"], found["seeds"]) == (f"{HELD} so far", 3)
+
+
+def test_of_our_own_slopes_next_to_nothing_has_a_sign() -> None:
+    for value, rises in ((-0.004, False), (0.0, False), (0.004, True)):
+        numbers = Numbers({("slope", "SPG", "C-10"): value}, printed=False)
+        (finding,) = positive("slope", ("SPG",), ("C-10",))(numbers)
+        assert finding.holds is rises
+        (finding,) = positive("slope", ("SPG",), ("C-10",), sign=-1)(numbers)
+        assert finding.holds is (value < 0)
+    (printed,) = positive("FWT", ("SPG",), ("C-10",))(Numbers({("FWT", "SPG", "C-10"): 0.0}))
+    assert printed.holds, "zero in the paper may have been more"

@@ -47,3 +47,27 @@ def test_settings_are_chosen_by_validation(tmp_path: Path) -> None:
     stored(store, make_config("spg", "C-10"), triangle([[90], [70, 70]]))
     (told,) = rows(mechanism(store.runs()))
     assert told["EWC (Fisher, penalty)"].mean == pytest.approx(40)
+
+
+def test_effects_are_over_the_seeds_that_all_have(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for method, reached in ACCURACIES.items():
+        for seed in (1, 2) if method == "ewc" else (1, 2, 3):
+            offset = {1: 0.0, 2: 1.0, 3: 20.0}[seed] if method == "spg" else 0.0
+            config = make_config(method, "C-10", seed=seed)
+            stored(store, config, triangle([[90], [reached + offset, reached + offset]]))
+    (told,) = rows(mechanism(store.runs()))
+    assert told["seeds"] == 2
+    assert told["interaction"].mean == pytest.approx((70.5 - 60) - (64 - 61)), "the third seed of SPG has no partner"
+    assert told["interaction"].interval is not None
+
+
+def test_networks_of_two_widths_are_not_mixed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for method, reached in ACCURACIES.items():
+        changes = {"width": 0.1} if method.startswith("ewc") else {}
+        stored(store, make_config(method, "C-10", changes=changes), triangle([[90], [reached, reached]]))
+    wide, narrow = sorted(rows(mechanism(store.runs())), key=lambda row: row["width"] or 0)
+    assert (wide["width"], narrow["width"]) == (None, 0.1)
+    assert wide["interaction"] is narrow["interaction"] is None
+    assert narrow["EWC (Fisher, penalty)"].paper is None

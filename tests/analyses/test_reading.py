@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,13 @@ def test_foreign_folders_are_left_out_with_a_reason(tmp_path: Path) -> None:
     assert set(told) == {"a", "holiday pictures"}
     assert "format 99" in told["a"]
     assert "cannot be read" in told["holiday pictures"]
+
+
+def test_a_copied_folder_is_no_other_seed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run = stored(store, make_config("spg", "C-10"), WHOLE)
+    shutil.copytree(run.path, tmp_path / "copy")
+    reading = read_store(store)
+    assert [found.path for found in reading.runs] == [run.path]
+    ((folder, reason),) = reading.left_out
+    assert (folder, "a copy counts once" in reason) == ("copy", True)

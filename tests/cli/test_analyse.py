@@ -9,6 +9,9 @@ import pytest
 
 from softmask.analyses import ANALYSES
 from softmask.metrics import FORMULAS
+from softmask.runs.config import make_config
+from softmask.runs.store import Store
+from tests.analyses.made import stored, triangle
 from tests.cli.command import Ended, softmask
 
 
@@ -101,3 +104,14 @@ def test_a_selection_that_the_store_does_not_have(
     ended = softmask("analyse", "matrix", "--store", store, flag, name)
     assert ended.code == 2
     assert f"in this store '{name}': did you mean '{meant}'?" in ended.errors()[0]
+
+
+def test_damaged_events_cost_one_run_not_the_table(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for method in ("spg", "one"):
+        run = stored(store, make_config(method, "C-10"), triangle([[90], [70, 80]]))
+    events = run.path / "events.jsonl"
+    events.write_text(events.read_text().replace('"name"', '"nome"'))
+    told = softmask("analyse", "accuracy", "--store", tmp_path, "--format", "json")
+    assert [row["method"] for row in told.json()["rows"]] == ["SPG"]
+    assert f"left out: {run.path}: damaged events: KeyError 'name'" in told.err

@@ -57,7 +57,7 @@ def test_runs(with_one: Ended, store: Path) -> None:
         ("spg", "finished", 2),
     }
     assert all(row["folder"] in listed.out for row in rows), "a folder's name is not folded"
-    assert {row["changed"] for row in rows} == {"width=0.0625"}
+    assert {(row["sequence"], row["changed"]) for row in rows} == {("D-5[:2]", "width=0.0625")}
 
 
 def test_runs_of_an_empty_store(tmp_path: Path) -> None:

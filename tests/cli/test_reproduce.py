@@ -33,6 +33,18 @@ def test_every_name_is_documented(name: str) -> None:
     assert f"`softmask reproduce {name}`" in (ROOT / "docs" / "reproducing.md").read_text()
 
 
+def test_all_methods_are_those_of_the_table(tmp_path: Path) -> None:
+    every = reproduce("ablation", tmp_path, "--methods", "all", "--dry-run")
+    assert (every.code, every.errors()) == (0, [])
+    assert every.out.splitlines()[0] == reproduce("ablation", tmp_path, "--dry-run").out.splitlines()[0]
+
+
+def test_a_file_for_programs_has_nothing_but_the_table() -> None:
+    told = softmask("reproduce", "network-size", "--format", "csv")
+    assert told.out.startswith("method,")
+    assert "the paper's table 10" in told.err
+
+
 def test_a_wrong_name_is_told_with_the_nearest(tmp_path: Path) -> None:
     ended = reproduce("prunning", tmp_path)
     assert ended.code == 2

@@ -71,6 +71,12 @@ def test_the_reference_has_neither_transfer_nor_advice(with_one: Ended, store: P
     assert "--with-one" not in reference.err
 
 
+def test_joint_training_has_neither_transfer_nor_advice(tmp_path: Path) -> None:
+    joint = softmask(*tiny("mtl", "--store", tmp_path, "--set", "joint_epochs=1"))
+    assert [line.split()[0] for line in joint.out.splitlines()[:-1]] == ["ACC"]
+    assert "--with-one" not in joint.err
+
+
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_dry_run_tells_the_cost_and_writes_nothing(tmp_path: Path, form: list[str]) -> None:
     told = softmask(*tiny("spg", "--store", tmp_path / "store", "--dry-run", *form))

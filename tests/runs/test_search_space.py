@@ -96,7 +96,7 @@ def test_few_values_are_all_tried_and_none_twice() -> None:
     assert sorted(found["settings.threshold"] for found in hard.first()) == [0.2, 0.4, 0.6, 0.8]
     assert hard.first()[0] == hard.defaults()
     assert hard.total() == 4
-    assert dataclasses.replace(hard, trials=3).first() == [hard.defaults()]
+    assert dataclasses.replace(hard, trials=3).first() == hard.first()[:3], "more trials go on with the others"
     assert plan("spg-hard").total() == 20
 
 

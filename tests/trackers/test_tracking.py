@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from softmask.errors import UnknownName
+from softmask.executors import make_executor
+from softmask.runs.grid import Grid
 from softmask.runs.run import run
 from softmask.runs.store import Store, StoredRun
 from softmask.trackers import TrackerMissing, check_trackers, tensorboard_tracker, tracked, tracking
@@ -134,3 +137,13 @@ def test_none_is_imported_unless_asked_for() -> None:
     code += "print([n for n in ('mlflow', 'wandb', 'tensorboard') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_grid_sends_cells_that_were_finished_before(tmp_path: Path, heap: type[Heap]) -> None:
+    done = run(CONFIG, Store(tmp_path))
+    listening = functools.partial(tracked, names=["tensorboard"])
+    (cell,) = Grid((CONFIG,)).run(Store(tmp_path), make_executor("serial"), listening=listening)
+    assert cell.state == "finished"
+    assert heap.points == all_points(done)
+    list(Grid((CONFIG,)).run(Store(tmp_path), make_executor("serial"), listening=listening))
+    assert heap.points == all_points(done), "and not twice"

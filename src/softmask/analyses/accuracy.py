@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from softmask.analyses.grouping import REFERENCE, Group, changes, finished_groups, gathered, setting, training_name
 from softmask.analyses.table import Cell, Table, Value
@@ -23,14 +24,17 @@ def accuracy(runs: Iterable[StoredRun]) -> Table:
     runs = gathered(runs)
     alone = references(runs)
     notes = [f"{name} = {formula}" for name, formula in FORMULAS.items()]
-    notes.append("FWT compares with ONE, matched by task, from runs with the same seeds, network and training.")
+    notes.append(
+        "FWT compares with ONE, matched by task, from runs with the same seeds, network and training; a rate "
+        "that stands among a method's own settings is its own."
+    )
     return Table(
         caption="Accuracy and transfer on the test sets, in percent, beside the paper's",
         columns=(
             *("sequence", "method", "training", "changed", "seeds"),
             *("ACC", "FWT", "BWT", "paper ACC", "paper FWT", "paper BWT"),
         ),
-        rows=[_row(group, alone) for group in finished_groups(runs)],
+        rows=[_row(group, alone, runs.lost(group)) for group in finished_groups(runs)],
         notes=tuple(notes),
         labels=2,
     )
@@ -72,9 +76,26 @@ def measures(run: StoredRun, alone: References) -> Measures:
     return found
 
 
-def _row(group: Group, alone: References) -> tuple[Cell, ...]:
+def paper_measure(measure: str, title: str, sequence: str) -> float | None:
+    """What the paper has; accuracies of the ablations stand in a table of their own."""
+    found = paper_value(PAPER_TABLES[measure], title, sequence)
+    return paper_value("ablation_accuracy", title, sequence) if found is None and measure == "ACC" else found
+
+
+def over_seeds(measured: Sequence[Measures], name: str, lost: int, *, signed: bool = False) -> Value | None:
+    """The mean over the seeds that have the number; a footnote says which have not."""
+    value = Value.of([known for each in measured if (known := each[name]) is not None], signed=signed)
+    if value is None:
+        return None
+    notes = [f"{len(measured)} of {len(measured) + lost} seeds: the others failed."] if lost else []
+    if value.count < len(measured):
+        notes.append(f"{value.count} of {len(measured)} seeds: the others have no run of ONE to compare with.")
+    return replace(value, footnotes=tuple(notes), partial=bool(notes))
+
+
+def _row(group: Group, alone: References, lost: int) -> tuple[Cell, ...]:
     measured = [measures(run, alone) for run in group.runs]
-    ours = [Value.of([value for each in measured if (value := each[name]) is not None]) for name in FORMULAS]
-    paper = [paper_value(PAPER_TABLES[name], group.title, group.config.sequence) for name in FORMULAS]
+    ours = [over_seeds(measured, name, lost) for name in FORMULAS]
+    paper = [paper_measure(name, group.title, group.config.sequence) for name in FORMULAS]
     beside = paper if group.whole else [None] * len(paper)
     return (group.sequence, group.title, group.training, group.changed, len(group.runs), *ours, *beside)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from softmask.analyses.accuracy import References, measures, references
+from softmask.analyses.accuracy import References, measures, over_seeds, references
 from softmask.analyses.grouping import (
     UNRANKED,
     Group,
+    Runs,
     finished_groups,
     gathered,
     is_similar,
@@ -30,7 +30,6 @@ Label = tuple[str, str, str]
 Row = dict[str, Group]
 """The groups of one row, by their sequence."""
 Cells = dict[str, Value]
-SURVIVED = "the others failed"
 EACH = "by sequence"
 """What a row says where each sequence has something of its own."""
 
@@ -74,8 +73,7 @@ def _table(
     sequences = sorted({group.sequence for group in groups}, key=sequence_order)
     trainings = _trainings(runs, wanted)
     labelled = _rows(groups, trainings)
-    failed = Counter(without_seeds(run.config) for run in runs if run.status == "failed")
-    cells = {label: _cells(row, measure, alone, paper_table, failed) for label, row in labelled.items()}
+    cells = {label: _cells(row, measure, alone, paper_table, runs) for label, row in labelled.items()}
     shown = _with_averages(sequences, cells, paper_table)
     _rank(cells, shown)
     missing = _missing(runs, labelled, wanted, trainings)
@@ -89,7 +87,7 @@ def _table(
     ]
     notes = [
         f"{measure} = {FORMULAS[measure]}; mean and standard deviation over seeds, the paper's number beside ours.",
-        "Best is bold, second underlined, among runs trained alike of which no seed failed. An average is over the "
+        "Best is bold, second underlined, among runs trained alike that lack no seed. An average is over the "
         "whole sequences of its kind shown here, for systems that have them all; the paper's beside it is over the "
         "same sequences.",
     ]
@@ -146,18 +144,16 @@ def _missing(
     return found
 
 
-def _cells(row: Row, measure: str, alone: References, paper_table: str, failed: Mapping[str, int]) -> Cells:
+def _cells(row: Row, measure: str, alone: References, paper_table: str, runs: Runs) -> Cells:
     found: Cells = {}
     for sequence, group in row.items():
         measured = [measures(run, alone) for run in group.runs]
-        value = Value.of([v for each in measured if (v := each[measure]) is not None], signed=measure != "ACC")
+        value = over_seeds(measured, measure, runs.lost(group), signed=measure != "ACC")
         if value is None:
             continue
         paper = paper_value(paper_table, group.title, group.config.sequence) if group.whole else None
         notes = footnotes_of(group, measured, alone) if measure == "ACC" else ()
-        if lost := failed.get(without_seeds(group.config), 0):
-            notes = (*notes, f"{len(group.runs)} of {len(group.runs) + lost} seeds: {SURVIVED}.")
-        found[sequence] = dataclasses.replace(value, paper=paper, footnotes=notes)
+        found[sequence] = dataclasses.replace(value, paper=paper, footnotes=(*notes, *value.footnotes))
     return found
 
 
@@ -184,7 +180,8 @@ def _average(values: Sequence[Value]) -> Value:
         sum(value.mean for value in values) / len(values),
         signed=values[0].signed,
         paper=sum(paper) / len(paper) if len(paper) == len(values) else None,
-        footnotes=tuple(dict.fromkeys(note for value in values for note in value.footnotes if SURVIVED in note)),
+        footnotes=tuple(dict.fromkeys(note for value in values if value.partial for note in value.footnotes)),
+        partial=any(value.partial for value in values),
     )
 
 
@@ -193,8 +190,7 @@ def _rank(cells: Mapping[Label, Cells], columns: Sequence[str]) -> None:
     for training in {label[1] for label in cells}:
         rows = [row for label, row in cells.items() if label[1] == training and label[0] not in UNRANKED]
         for column in columns:
-            # What is left of several seeds may be the lucky ones.
-            able = [row for row in rows if column in row and not any(SURVIVED in n for n in row[column].footnotes)]
+            able = [row for row in rows if column in row and not row[column].partial]
             printed = sorted({_as_printed(row[column]) for row in able}, reverse=True)
             for row in able if len(able) > 1 else ():
                 if _as_printed(row[column]) in printed[:2]:

@@ -22,6 +22,8 @@ class Finding:
 
     text: str
     holds: bool
+    keys: tuple[Key, ...]
+    """The numbers that were compared."""
 
 
 Check = Callable[[Numbers], list[Finding]]
@@ -54,19 +56,33 @@ def compare(numbers: Numbers, larger: Key, smaller: Key, by: float = 0.0) -> Fin
         holds = round(first, 2) > round(second + by, 2)
     else:
         holds = round(first, 1) >= round(second, 1) if numbers.printed else first > second
-    return Finding(f"{' '.join(larger[1:])} {first:.1f}, {' '.join(smaller[1:2] + smaller[3:])} {second:.1f}", holds)
+    text = f"{' '.join(larger[1:])} {first:.1f}, {' '.join(smaller[1:2] + smaller[3:])} {second:.1f}"
+    return Finding(text, holds, (larger, smaller))
 
 
 def within(measure: str, titles: Sequence[str], sequences: Sequence[str], low: float, high: float) -> Check:
     """The number itself lies between two bounds."""
 
     def check(numbers: Numbers) -> list[Finding]:
-        found = [(t, s, numbers.get(measure, t, s)) for s in sequences for t in titles]
         return [
-            Finding(f"{title} {sequence} {measure} {value:+.1f}", low <= round(value, 2) <= high)
-            for title, sequence, value in found
-            if value is not None
+            Finding(f"{key[1]} {key[2]} {measure} {value:+.1f}", low <= round(value, 2) <= high, (key,))
+            for key in ((measure, title, sequence) for sequence in sequences for title in titles)
+            if (value := numbers.get(*key)) is not None
         ]
+
+    return check
+
+
+def positive(measure: str, titles: Sequence[str], sequences: Sequence[str], sign: int = 1) -> Check:
+    """The number lies above zero, or with sign -1 below it; for the paper's numbers zero as printed is enough."""
+
+    def check(numbers: Numbers) -> list[Finding]:
+        findings = []
+        for key in ((measure, title, sequence) for sequence in sequences for title in titles):
+            if (value := numbers.get(*key)) is not None:
+                holds = round(sign * value, 1) >= 0 if numbers.printed else sign * value > 0
+                findings.append(Finding(f"{key[1]} {key[2]} {measure} {value:+.2f}", holds, (key,)))
+        return findings
 
     return check
 
@@ -80,12 +96,12 @@ def on_average(
         findings = []
         for winner in winners:
             for loser in losers:
-                pairs = [(numbers.get(measure, winner, s), numbers.get(measure, loser, s)) for s in sequences]
-                both = [(a, b) for a, b in pairs if a is not None and b is not None]
-                if winner != loser and len(both) >= 2:
-                    first, second = (sum(values) / len(both) for values in zip(*both, strict=True))
-                    text = f"{winner} {first:.1f}, {loser} {second:.1f} on average over {len(both)}"
-                    findings.append(Finding(text, first > second + by))
+                shared = [s for s in sequences if all((measure, t, s) in numbers.known for t in (winner, loser))]
+                if winner != loser and len(shared) >= 2:
+                    keys = [[(measure, title, s) for s in shared] for title in (winner, loser)]
+                    first, second = (sum(numbers.known[key] for key in half) / len(shared) for half in keys)
+                    text = f"{winner} {first:.1f}, {loser} {second:.1f} on average over {len(shared)}"
+                    findings.append(Finding(text, first > second + by, (*keys[0], *keys[1])))
         return findings
 
     return check
@@ -98,10 +114,11 @@ def close(measure: str, pairs: Sequence[tuple[str, str]], sequences: Sequence[st
         findings = []
         for one, other in pairs:
             for sequence in sequences:
-                first, second = numbers.get(measure, one, sequence), numbers.get(measure, other, sequence)
+                keys = (measure, one, sequence), (measure, other, sequence)
+                first, second = (numbers.get(*key) for key in keys)
                 if first is not None and second is not None:
                     text = f"{one} {sequence} {first:.1f}, {other} {second:.1f}"
-                    findings.append(Finding(text, abs(first - second) <= limit))
+                    findings.append(Finding(text, abs(first - second) <= limit, keys))
         return findings
 
     return check
@@ -112,12 +129,15 @@ def both(*checks: Check) -> Check:
 
 
 def best_in_most(numbers: Numbers) -> list[Finding]:
-    wins = []
+    wins, keys = [], []
     for sequence in DISSIMILAR:
-        known = {title: value for title in CONTINUAL if (value := numbers.get("ACC", title, sequence)) is not None}
-        if "SPG" in known and len(known) > 1:
-            wins.append(known["SPG"] >= max(known.values()))
-    return [Finding(f"SPG is best on {sum(wins)} of {len(wins)} sequences", sum(wins) > len(wins) / 2)] if wins else []
+        known = [key for title in CONTINUAL if (key := ("ACC", title, sequence)) in numbers.known]
+        spg = ("ACC", "SPG", sequence)
+        if spg in known and len(known) > 1:
+            wins.append(numbers.known[spg] >= max(numbers.known[key] for key in known))
+            keys += known
+    text = f"SPG is best on {sum(wins)} of {len(wins)} sequences"
+    return [Finding(text, sum(wins) > len(wins) / 2, tuple(keys))] if wins else []
 
 
 def blocked(larger: tuple[str, str], smaller: tuple[str, str], labels: tuple[str, ...] = MILESTONES) -> Check:
@@ -158,20 +178,18 @@ def near_chance(numbers: Numbers) -> list[Finding]:
     """Within ten points of chance, after the highest 20 % are gone."""
     findings = []
     for sequence in ALL:
-        left, chance = (
-            numbers.get("pruned", "SPG", sequence, "Highest 20%"),
-            100 / paper_tables()["sequences"][sequence]["classes_per_task"],
-        )
+        key = ("pruned", "SPG", sequence, "Highest 20%")
+        left, chance = numbers.get(*key), 100 / paper_tables()["sequences"][sequence]["classes_per_task"]
         if left is not None:
-            findings.append(Finding(f"{sequence} {left:.1f}, chance {chance:.1f}", left <= chance + 10))
+            findings.append(Finding(f"{sequence} {left:.1f}, chance {chance:.1f}", left <= chance + 10, (key,)))
     return findings
 
 
-def _learned(numbers: Numbers, title: str, sequence: str) -> list[float]:
-    """Representation accuracies over 0, 1, 2, ... learned tasks."""
-    found: list[float] = []
-    while (value := numbers.get("representation", title, sequence, str(len(found)))) is not None:
-        found.append(value)
+def _learned(numbers: Numbers, title: str, sequence: str) -> list[Key]:
+    """Where representation accuracies over 0, 1, 2, ... learned tasks are found."""
+    found: list[Key] = []
+    while (key := ("representation", title, sequence, str(len(found)))) in numbers.known:
+        found.append(key)
     return found
 
 
@@ -182,33 +200,44 @@ def better_features(numbers: Numbers) -> list[Finding]:
         for other in ("NCL", "HAT", "WSN"):
             theirs = _learned(numbers, other, sequence)
             if spg and theirs:
-                text = f"after {sequence}: SPG {spg[-1]:.1f}, {other} {theirs[-1]:.1f}"
-                findings.append(Finding(text, spg[-1] > theirs[-1]))
+                keys = spg[-1], theirs[-1]
+                ours, others = (numbers.known[key] for key in keys)
+                text = f"after {sequence}: SPG {ours:.1f}, {other} {others:.1f}"
+                findings.append(Finding(text, ours > others, keys))
     return findings
 
 
 def hat_features_fall(numbers: Numbers) -> list[Finding]:
-    curves = {sequence: _learned(numbers, "HAT", sequence) for sequence in ("C-10",)}
-    return [
-        Finding(f"after {s}: HAT {curve[1]:.1f} with one task, {curve[-1]:.1f} with all", curve[-1] < curve[1])
-        for s, curve in curves.items()
-        if len(curve) > 2
-    ]
+    curve = _learned(numbers, "HAT", "C-10")
+    if len(curve) <= 2:
+        return []
+    keys = curve[1], curve[-1]
+    one, every = (numbers.known[key] for key in keys)
+    return [Finding(f"after C-10: HAT {one:.1f} with one task, {every:.1f} with all", every < one, keys)]
+
+
+def _gap(sequence: str, at: str, name: str) -> Key:
+    return "cross-head", "SPG", sequence, at, name
 
 
 def cross_head_adds(numbers: Numbers) -> list[Finding]:
-    found = [(s, at, numbers.get("cross-head", "SPG", s, at, "F-total")) for s in ALL for at in ("2", "T/2", "T")]
-    return [Finding(f"{s} task {at}: F-total {value:.2f}", value > 0) for s, at, value in found if value is not None]
+    keys = [_gap(sequence, at, "F-total") for sequence in ALL for at in ("2", "T/2", "T")]
+    return [
+        Finding(f"{key[2]} task {key[3]}: F-total {value:.2f}", value > 0, (key,))
+        for key in keys
+        if (value := numbers.get(*key)) is not None
+    ]
 
 
 def smaller_gaps(numbers: Numbers) -> list[Finding]:
     findings = []
     for name in ("G-each", "G-total"):
-        means = []
-        for kind in (SIMILAR, DISSIMILAR):
-            values = [numbers.get("cross-head", "SPG", s, at, name) for s in kind for at in ("2", "T/2", "T")]
-            known = [value for value in values if value is not None]
-            means.append(sum(known) / len(known) if known else None)
-        if means[0] is not None and means[1] is not None:
-            findings.append(Finding(f"{name}: similar {means[0]:.2f}, dissimilar {means[1]:.2f}", means[0] < means[1]))
+        similar, dissimilar = (
+            [key for s in kind for at in ("2", "T/2", "T") if (key := _gap(s, at, name)) in numbers.known]
+            for kind in (SIMILAR, DISSIMILAR)
+        )
+        if similar and dissimilar:
+            first, second = (sum(numbers.known[key] for key in keys) / len(keys) for keys in (similar, dissimilar))
+            text = f"{name}: similar {first:.2f}, dissimilar {second:.2f}"
+            findings.append(Finding(text, first < second, (*similar, *dissimilar)))
     return findings

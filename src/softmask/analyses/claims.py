@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from softmask.analyses.claim_checks import Finding
 from softmask.analyses.evidence import Numbers, paper_numbers, store_numbers
+from softmask.analyses.grouping import CHOSEN
 from softmask.analyses.paper_claims import CLAIMS, Claim
 from softmask.analyses.table import Cell, Table
 from softmask.runs.store import StoredRun
@@ -23,13 +24,16 @@ class Verdict:
     findings: tuple[Finding, ...]
     seeds: int | None = None
     """The fewest behind a number; None for the paper's own."""
+    complete: bool = True
+    """Whether no number lacks seeds that failed: those left may be the lucky ones."""
 
     @property
     def word(self) -> str:
         if not self.findings:
             return NO_DATA
         said = HELD if all(finding.holds for finding in self.findings) else NOT_HELD
-        return said if self.seeds is None or self.seeds >= ENOUGH_SEEDS else f"{said} so far"
+        enough = self.seeds is None or self.seeds >= ENOUGH_SEEDS
+        return said if enough and self.complete else f"{said} so far"
 
     @property
     def count(self) -> str:
@@ -43,8 +47,9 @@ class Verdict:
 
 
 def judge(claim: Claim, numbers: Numbers) -> Verdict:
-    asking = replace(numbers, asked=set())
-    return Verdict(tuple(claim.check(asking)), asking.fewest_seeds())
+    findings = tuple(claim.check(numbers))
+    keys = {key for finding in findings for key in finding.keys}
+    return Verdict(findings, numbers.fewest_seeds(keys), complete=not keys & numbers.partial)
 
 
 def claims(runs: Iterable[StoredRun]) -> Table:
@@ -65,7 +70,8 @@ def claims(runs: Iterable[StoredRun]) -> Table:
         rows,
         (
             "A claim holds if every comparison that the runs allow holds; shown are those that do not, else the first. "
-            "Seeds: the fewest behind a number; with fewer than three it is so only so far. "
-            "Only whole sequences of the paper count. Words such as 'slightly' were given a number in the code.",
+            "Seeds: the fewest behind a number; with fewer than three, or where some failed, it is so only so far. "
+            f"{CHOSEN} Only whole sequences of the paper count. "
+            "Words such as 'slightly' were given a number in the code.",
         ),
     )

@@ -26,7 +26,7 @@ def cost(runs: Iterable[StoredRun]) -> Table:
         (
             "Wall-clock time on the machine that ran it, so only runs made side by side compare. Task end: importance, "
             "masks or memory after a task. Growth is a slope over the task number. Images a second count training "
-            "images; memory is the process's peak; disk is what the run's folder holds now.",
+            "images; memory is the process's peak during the run; disk is what the run's folder holds now.",
         ),
         labels=2,
     )

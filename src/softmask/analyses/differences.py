@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from softmask.analyses.accuracy import Measures, measures, references
-from softmask.analyses.grouping import UNRANKED, Group, best_settings, finished_groups, gathered, seeds_of
+from softmask.analyses.grouping import UNRANKED, best_settings, finished_groups, gathered, seeds_of
 from softmask.analyses.statistics import with_interval
 from softmask.analyses.table import Cell, Table, Value
 from softmask.metrics import FORMULAS
@@ -22,12 +22,12 @@ def differences(runs: Iterable[StoredRun]) -> Table:
     groups = finished_groups(runs)
     for index, group in enumerate(groups):
         measured[index] = {seeds_of(run): measures(run, alone) for run in group.runs}
-    bases = {_kind(group): groups.index(group) for group in best_settings(g for g in groups if g.title == BASE)}
+    bases = {group.kind: groups.index(group) for group in best_settings(g for g in groups if g.title == BASE)}
     # As it comes, if it was run so; else with the settings that are best in validation.
-    bases |= {_kind(group): index for index, group in enumerate(groups) if group.title == BASE and not group.changed}
+    bases |= {group.kind: index for index, group in enumerate(groups) if group.title == BASE and not group.changed}
     rows: list[tuple[Cell, ...]] = []
     for index, group in enumerate(groups):
-        base = bases.get(_kind(group))
+        base = bases.get(group.kind)
         if base is None or base == index:
             continue
         pairs = [(own, measured[base][seed]) for seed, own in measured[index].items() if seed in measured[base]]
@@ -39,16 +39,13 @@ def differences(runs: Iterable[StoredRun]) -> Table:
         ("sequence", "method", "training", "changed", "seeds", *FORMULAS),
         rows,
         (
-            f"The method's number minus {BASE}'s, averaged over the seeds that both have; in brackets Student's 95 % "
+            f"The method's number minus {BASE}'s on a network of the same width, averaged over the seeds that both "
+            "have; in brackets Student's 95 % "
             f"interval of the paired differences, from two seeds on. Of several ways to set it, {BASE} as it comes, or "
             "else the one that is best in validation.",
         ),
         labels=2,
     )
-
-
-def _kind(group: Group) -> tuple[str, str]:
-    return group.sequence, group.training
 
 
 def _difference(pairs: list[tuple[Measures, Measures]], name: str, title: str) -> Value | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from softmask.analyses.accuracy import PAPER_TABLES, References, measures, references
+from softmask.analyses.accuracy import PAPER_TABLES, References, measures, paper_measure, references
 from softmask.analyses.capacity import (
     CROSS_HEAD,
     blocked_share,
@@ -24,7 +24,6 @@ from softmask.analyses.statistics import slope
 from softmask.analyses.table import Value
 from softmask.paper import paper_tables, paper_value
 from softmask.runs.store import StoredRun
-from softmask.sequences import sequence_facts
 
 Key = tuple[str, ...]
 """What is measured, of which system, on which sequence, and where that is not enough, more."""
@@ -37,19 +36,16 @@ class Numbers:
     known: dict[Key, float]
     seeds: Mapping[Key, int] = field(default_factory=dict)
     """How many are behind a number; nothing is said of printed ones, and of those that need none."""
+    partial: frozenset[Key] = frozenset()
+    """Numbers of which some seeds failed."""
     printed: bool = True
     """Whether they were rounded for a table: then what is printed as equal may not be."""
-    asked: set[Key] = field(default_factory=set, compare=False)
-    """What was asked for and known."""
 
     def get(self, *key: str) -> float | None:
-        if key in self.known:
-            self.asked.add(key)
         return self.known.get(key)
 
-    def fewest_seeds(self) -> int | None:
-        """Behind anything that was asked for."""
-        return min((self.seeds[key] for key in self.asked if key in self.seeds), default=None)
+    def fewest_seeds(self, keys: Iterable[Key]) -> int | None:
+        return min((self.seeds[key] for key in keys if key in self.seeds), default=None)
 
 
 def paper_numbers() -> Numbers:
@@ -59,10 +55,8 @@ def paper_numbers() -> Numbers:
     titles = [*tables["accuracy"], *tables["ablation_accuracy"]]
     for sequence in tables["sequences"]:
         for title in titles:
-            known["ACC", title, sequence] = paper_value("ablation_accuracy", title, sequence)
-            for measure, table in PAPER_TABLES.items():
-                found = paper_value(table, title, sequence)
-                known[measure, title, sequence] = known.get((measure, title, sequence)) if found is None else found
+            for measure in PAPER_TABLES:
+                known[measure, title, sequence] = paper_measure(measure, title, sequence)
             known["size", title, sequence] = paper_value("network_size_millions", title, sequence)
             for part in tables["blocked_share"]:
                 for label in ("1", "T/2", "T"):
@@ -81,9 +75,12 @@ def store_numbers(runs: Iterable[StoredRun]) -> dict[str, Numbers]:
     alone = references(runs)
     known: dict[str, dict[Key, Value]] = {}
     sizes: dict[str, dict[Key, float]] = {}
-    chosen = [group for group in best_settings(finished_groups(runs)) if _as_in_the_paper(group)]
+    chosen = best_settings(group for group in finished_groups(runs) if _as_in_the_paper(group))
     for group in chosen:
-        known.setdefault(group.training, {}).update(_of_group(group, alone))
+        found = _of_group(group, alone)
+        if runs.lost(group):
+            found = {key: replace(value, partial=True) for key, value in found.items()}
+        known.setdefault(group.training, {}).update(found)
         size = learnable(group.config.method, group.sequence) / 1e6
         sizes.setdefault(group.training, {})["size", group.title, group.sequence] = size
     for curve in representation_curves(runs):
@@ -98,12 +95,12 @@ def store_numbers(runs: Iterable[StoredRun]) -> dict[str, Numbers]:
 def _numbers(found: Mapping[Key, Value], sizes: Mapping[Key, float]) -> Numbers:
     """What was measured with seeds, and what needs none."""
     means = {key: value.mean for key, value in found.items()}
-    return Numbers({**means, **sizes}, {key: value.count for key, value in found.items()}, printed=False)
+    seeds, partial = {key: value.count for key, value in found.items()}, (k for k, v in found.items() if v.partial)
+    return Numbers({**means, **sizes}, seeds, frozenset(partial), printed=False)
 
 
 def _as_in_the_paper(group: Group) -> bool:
-    whole = group.whole and group.sequence in paper_tables()["sequences"]
-    return whole and group.config.network.width == sequence_facts(group.config.sequence).width
+    return group.whole and group.sequence in paper_tables()["sequences"] and group.usual_width
 
 
 def _of_group(group: Group, alone: References) -> dict[Key, Value]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,8 @@ class Group:
     """Runs that differ in their seeds alone."""
 
     runs: tuple[StoredRun, ...]
+    grown: bool = False
+    """Whether the same was run on another number of tasks: a folder of pictures may grow."""
 
     @property
     def config(self) -> RunConfig:
@@ -47,7 +50,17 @@ class Group:
 
     @cached_property
     def changed(self) -> str | None:
-        return changes(self.config)
+        told = [changes(self.config), f"tasks={self.tasks}" if self.grown else None]
+        return " ".join(filter(None, told)) or None
+
+    @property
+    def kind(self) -> tuple[str, str, float]:
+        """What groups must share to be compared: another width is another network."""
+        return self.sequence, self.training, self.config.network.width
+
+    @property
+    def usual_width(self) -> bool:
+        return self.config.network.width == _usual(self.config.method, self.config.sequence)["network"].get("width")
 
     @property
     def whole(self) -> bool:
@@ -71,12 +84,26 @@ class Runs(list[StoredRun]):
     @cached_property
     def groups(self) -> list[Group]:
         """Finished runs with results, grouped, in the paper's order."""
-        found: dict[str, list[StoredRun]] = {}
+        found: dict[str, dict[int, list[StoredRun]]] = {}
         for run in self:
-            if run.finished and run.accuracies():
-                found.setdefault(without_seeds(run.config), []).append(run)
-        members = (sorted(group, key=lambda run: str(run.config.seeds)) for group in found.values())
-        return sorted((Group(tuple(group)) for group in members), key=lambda group: group.order)
+            if run.finished and (matrix := run.accuracies()):
+                by_tasks = found.setdefault(without_seeds(run.config), {})
+                by_tasks.setdefault(len(matrix[max(matrix)]), []).append(run)
+        groups = [
+            Group(tuple(sorted(members, key=lambda run: str(run.config.seeds))), grown=len(by_tasks) > 1)
+            for by_tasks in found.values()
+            for members in by_tasks.values()
+        ]
+        return sorted(groups, key=lambda group: group.order)
+
+    @cached_property
+    def failed(self) -> Counter[str]:
+        """How many seeds of each way to run failed."""
+        return Counter(without_seeds(run.config) for run in self if run.status == "failed")
+
+    def lost(self, group: Group) -> int:
+        """How many seeds of a group failed."""
+        return self.failed[without_seeds(group.config)]
 
 
 def gathered(runs: Iterable[StoredRun]) -> Runs:
@@ -88,17 +115,22 @@ def finished_groups(runs: Iterable[StoredRun]) -> list[Group]:
 
 
 def best_settings(groups: Iterable[Group]) -> list[Group]:
-    """Of several ways to set a method, the one with the best accuracy in validation: test sets choose nothing."""
-    best: dict[tuple[str, str, str], Group] = {}
+    """Of several ways to set a method, the one with the most seeds, of these the one with the best accuracy in
+    validation: test sets choose nothing, and no lucky seed does."""
+    best: dict[tuple[object, ...], Group] = {}
     for group in groups:
-        kind = (group.sequence, group.training, group.title)
-        if kind not in best or _validated(group) > _validated(best[kind]):
+        kind = (*group.kind, group.title)
+        if kind not in best or _standing(group) > _standing(best[kind]):
             best[kind] = group
     return list(best.values())
 
 
-def _validated(group: Group) -> float:
-    return sum(average_accuracy(run.accuracies("validation")) for run in group.runs) / len(group.runs)
+CHOSEN = "Of several ways to set a method, the one with the most seeds, of these the best in validation."
+
+
+def _standing(group: Group) -> tuple[int, float]:
+    validated = [average_accuracy(run.accuracies("validation")) for run in group.runs]
+    return len(validated), sum(validated) / len(validated)
 
 
 def sequence_label(config: RunConfig) -> str:
@@ -161,7 +193,7 @@ def changes(config: RunConfig) -> str | None:
         f"{key}={_shown(value)}"
         for section, usual in _usual(config.method, config.sequence).items()
         for key, value in given[section].items()
-        if key in usual and value != usual[key]
+        if key not in usual or value != usual[key]
     ]
     return " ".join(different) or None
 
@@ -177,7 +209,7 @@ def _usual(method: str, sequence: str) -> dict[str, dict[str, object]]:
     try:
         facts = sequence_facts(sequence)
     except SoftmaskError:
-        return {"settings": settings}  # a folder of pictures that is gone
+        return {"network": {}, "settings": settings}  # a folder of pictures that is gone: its network is told whole
     network = {"width": facts.width, "drop1": facts.drop1, "drop2": facts.drop2}
     return {"network": network, "settings": settings}
 

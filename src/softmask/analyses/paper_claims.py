@@ -6,7 +6,18 @@ from dataclasses import dataclass
 
 from softmask.analyses import claim_checks as checks
 from softmask.analyses.capacity import WHOLE
-from softmask.analyses.claim_checks import ALL, CONTINUAL, DISSIMILAR, SIMILAR, Check, above, close, on_average, within
+from softmask.analyses.claim_checks import (
+    ALL,
+    CONTINUAL,
+    DISSIMILAR,
+    SIMILAR,
+    Check,
+    above,
+    close,
+    on_average,
+    positive,
+    within,
+)
 
 BASELINES = tuple(title for title in CONTINUAL if title != "SPG")
 NEVER_FORGET = ("PGN", "PathNet", "HAT", "CAT", "SupSup")
@@ -69,7 +80,7 @@ CLAIMS = (
         "spg-forward-positive",
         "4.2",
         "SPG's forward transfer is positive on dissimilar sequences",
-        within("FWT", SPG, DISSIMILAR, 0.0, INFINITE),
+        positive("FWT", SPG, DISSIMILAR),
     ),
     _claim(
         "spg-forward-outweighs",
@@ -134,8 +145,8 @@ CLAIMS = (
         "spg-transfers-both-ways",
         "4.2",
         "On similar sequences SPG transfers forward and backward",
-        within("FWT", SPG, SIMILAR, 0.0, INFINITE),
-        within("BWT", SPG, SIMILAR, 0.0, INFINITE),
+        positive("FWT", SPG, SIMILAR),
+        positive("BWT", SPG, SIMILAR),
     ),
     _claim(
         "similar-is-easy",
@@ -205,13 +216,13 @@ CLAIMS = (
         "isolation-loses-transfer",
         "4.2.1, A",
         "Forward transfer of PGN, PathNet, HAT, CAT and WSN falls over dissimilar tasks",
-        within("slope", ISOLATION, DISSIMILAR, -INFINITE, 0.0),
+        positive("slope", ISOLATION, DISSIMILAR, sign=-1),
     ),
     _claim(
         "spg-gains-transfer",
         "4.2.1, A",
         "That of SPG rises",
-        within("slope", SPG, DISSIMILAR, 0.0, INFINITE),
+        positive("slope", SPG, DISSIMILAR),
     ),
     _claim("spg-best-forward", "A", "SPG has the best forward transfer", above("FWT", SPG, BASELINES, ALL)),
     # Importance and representation

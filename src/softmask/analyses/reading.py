@@ -64,11 +64,11 @@ def read_store(store: Store, watch: Callable[[int], None] | None = None) -> Read
         try:
             run = RunInMemory(path)
             run.require_results()
-            _try_out(run)
+            if (copied := store.copied(run)) is not None:
+                raise SoftmaskError(copied)
+            require_answers(run)
         except SoftmaskError as error:
             reading.left_out.append((path.name, str(error)))
-        except DAMAGES as error:
-            reading.left_out.append((path.name, f"damaged events: {type(error).__name__} {error}"))
         else:
             reading.runs.append(run)
             if watch is not None:
@@ -76,8 +76,15 @@ def read_store(store: Store, watch: Callable[[int], None] | None = None) -> Read
     return reading
 
 
+def require_answers(run: StoredRun) -> None:
+    """Raises if the events cannot answer what an analysis will ask for."""
+    try:
+        _try_out(run)
+    except DAMAGES as error:
+        raise SoftmaskError(f"damaged events: {type(error).__name__} {error}") from None
+
+
 def _try_out(run: StoredRun) -> None:
-    """Whatever an analysis will ask for. Raises if the events cannot answer."""
     matrix, tasks = run.accuracies(), run.events("task")
     run.task_names()
     for event in tasks:

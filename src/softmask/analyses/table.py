@@ -25,6 +25,8 @@ class Value:
     footnotes: tuple[str, ...] = ()
     count: int = 1
     """How many seeds are behind it."""
+    partial: bool = False
+    """Whether it lacks seeds that were run: it is compared with nothing, since those left may be the lucky ones."""
 
     @classmethod
     def of(cls, values: Sequence[float], digits: int = 1, signed: bool = False) -> Value | None:

@@ -10,6 +10,7 @@ import typer
 from softmask.analyses import ANALYSES, Analysis, pruning, representation
 from softmask.analyses.grouping import REFERENCE
 from softmask.analyses.pruning import RANKINGS, measure_pruning
+from softmask.analyses.reading import DAMAGES, require_answers
 from softmask.analyses.representation import measure_representation
 from softmask.analyses.table import Table
 from softmask.cli import options
@@ -50,12 +51,28 @@ def _wanted(kind: str, given: list[str] | None, stored: Sequence[str]) -> set[st
 
 def show_analysis(analysis: Analysis, store: Store, runs: list[StoredRun], form: str) -> None:
     """Prints the table, and on standard error what was left out of it."""
-    table = analysis(runs)
+    try:
+        table = analysis(runs)
+    except DAMAGES:
+        table = analysis(_undamaged(runs))
     for message in store.problems():
         tell(f"left out: {message}")
     if not table.rows:
         raise SoftmaskError(_why_empty(analysis, any(run.finished for run in runs), store))
     show_table(table, form)
+
+
+def _undamaged(runs: list[StoredRun]) -> list[StoredRun]:
+    """Looked for only where an analysis stumbled: it means to read every run once more."""
+    whole = []
+    for run in runs:
+        try:
+            require_answers(run)
+        except SoftmaskError as error:
+            tell(f"left out: {run.path}: {error}")
+        else:
+            whole.append(run)
+    return whole
 
 
 def show_table(table: Table, form: str) -> None:

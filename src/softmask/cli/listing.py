@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from softmask.analyses.accuracy import changes, training_name
+from softmask.analyses.grouping import sequence_label
 from softmask.analyses.table import Cell, Table
 from softmask.cli import options
 from softmask.cli.printing import out, tell
@@ -94,7 +95,7 @@ def _run_row(run: StoredRun) -> tuple[Cell, ...]:
     seeds = config.seeds
     alike = len({seeds.order, seeds.split, seeds.init, seeds.batches}) == 1
     return (
-        config.sequence,
+        sequence_label(config),
         config.method,
         training_name(config.training),
         changes(config),

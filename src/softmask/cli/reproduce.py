@@ -13,7 +13,7 @@ import typer
 from softmask.analyses.table import Table
 from softmask.cli import options
 from softmask.cli.analyse import Format, show_table
-from softmask.cli.grid import Cpus, ExecutorName, Gpus, Jobs, Names, Seeds, find_workers
+from softmask.cli.grid import ALL, Cpus, ExecutorName, Gpus, Jobs, Names, Seeds, find_workers
 from softmask.cli.grid_display import GridDisplay, cell_name
 from softmask.cli.printing import out, problem, tell
 from softmask.errors import SoftmaskError
@@ -56,13 +56,13 @@ def reproduce_command(
     Example: `softmask reproduce accuracy --preset short --sequences D-5,R-10`
     """
     wanted = recipe(table)
-    names = options.split_names(sequences)
+    names, names_of_methods = options.split_names(sequences), options.split_names(methods)
     if not wanted.needs_runs:
         _show([] if dry_run else _without_runs(wanted, names, data), wanted, form)
         return
     grid = wanted.grid(
         sequences=names,
-        methods=options.split_names(methods),
+        methods=None if names_of_methods == [ALL] else names_of_methods,
         seeds=parse_seeds(seeds) if seeds else None,
         preset=preset,
         tasks=tasks,
@@ -132,7 +132,7 @@ def _show(tables: Sequence[Table], wanted: Recipe, form: str) -> None:
         content: list[Any] = [json.loads(WRITERS["json"](table)) for table in tables]
         out.print_json(json.dumps({"name": wanted.name, "paper": wanted.place, "tables": content}))
         return
-    out.print(f"{wanted.name}: the paper's {wanted.place}")
+    (out.print if form == "text" else tell)(f"{wanted.name}: the paper's {wanted.place}")
     for table in tables:
         if table.rows:
             show_table(table, form)

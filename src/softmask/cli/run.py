@@ -104,6 +104,6 @@ def _show(done: StoredRun, store: Store, as_json: bool) -> None:
         if value is not None:
             out.print(f"{name} {value:6.2f}   {FORMULAS[name]}")
     reference = store.find(_reference(done.config))
-    if reference is None or not reference.finished:
+    if measures["BWT"] is not None and (reference is None or not reference.finished):  # joint training has neither
         tell("FWT needs ONE on the same tasks: add --with-one")
     out.print(f"results: {done.path}")

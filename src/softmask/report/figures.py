@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from softmask.analyses.accuracy import references
+from softmask.analyses.accuracy import paper_measure, references
 from softmask.analyses.capacity import WHOLE, facts_after
 from softmask.analyses.cost import times
 from softmask.analyses.curves import group_curves, mean_matrix
@@ -12,7 +12,6 @@ from softmask.analyses.grouping import UNRANKED, Group, finished_groups, gathere
 from softmask.analyses.representation import representation_curves
 from softmask.analyses.table import Value
 from softmask.metrics import average_accuracy
-from softmask.paper import paper_value
 from softmask.report.charts import Chart, Dot, DotChart, HeatMap, LineChart, Series
 from softmask.runs.store import StoredRun
 
@@ -112,8 +111,7 @@ def _dots(members: Sequence[Group]) -> DotChart:
     for group in members:
         value = Value.of([average_accuracy(run.accuracies()) for run in group.runs])
         assert value is not None
-        table = "accuracy" if paper_value("accuracy", group.title, group.sequence) is not None else "ablation_accuracy"
-        paper = paper_value(table, group.title, group.sequence) if group.whole else None
+        paper = paper_measure("ACC", group.title, group.sequence) if group.whole else None
         dots.append(Dot(_label(group), value.mean, value.std, paper))
     title = f"Accuracy after the last task: {_where(members[0])}"
     return DotChart(_file_name("accuracy", members[0]), title, "accuracy, %", tuple(dots))

@@ -93,13 +93,14 @@ def as_csv(table: Table) -> str:
     return file.getvalue()
 
 
-def _parts(value: Value) -> dict[str, float | int | None]:
+def _parts(value: Value) -> dict[str, float | int | str | None]:
     low, high = value.interval or (None, None)
-    return {"std": value.std, "low": low, "high": high, "paper": value.paper, "rank": value.rank}
+    notes = " ".join(value.footnotes) or None
+    return {"std": value.std, "low": low, "high": high, "paper": value.paper, "rank": value.rank, "notes": notes}
 
 
 def _extras(table: Table, column: int) -> list[str]:
-    """What of std, interval, paper and rank any cell of a column has."""
+    """What of std, interval, paper, rank and notes any cell of a column has."""
     parts = [_parts(cell) for row in table.rows if isinstance(cell := row[column], Value)]
     return [name for name in _parts(Value(0.0)) if any(part[name] is not None for part in parts)]
 

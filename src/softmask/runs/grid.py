@@ -117,6 +117,9 @@ class Grid:
             # Where a sequence is a folder, a finished run is still to be compared with what lies there now.
             finished = cell.state == "finished" and not may_change(cell.config)
             if finished or (cell.state == "failed" and not retry_failed):
+                if listening is not None:  # a tracker may have been asked for only now, or been down before
+                    with listening(cell.config, store):
+                        pass
                 yield cell
             else:
                 waiting[cell.config.id()] = cell.config

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from softmask.errors import SoftmaskError
 from softmask.learning.seeds import Seeds
 from softmask.runs.config import RunConfig
 from softmask.runs.stored_run import StoredRun, Summary, signature
@@ -45,8 +46,8 @@ class Index:
                 return None
             config = self._config(entry["way"]).with_seeds(Seeds(*entry["seeds"]))
             run = StoredRun(path, (config, found, Summary(**entry["summary"])))
-        except (KeyError, TypeError, ValueError):
-            return None
+        except (KeyError, TypeError, ValueError, SoftmaskError):
+            return None  # read anew, which says what is wrong
         self._now[path.name] = entry
         return run
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean, median_low
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from softmask.learning.device import exact, random_apart
-from softmask.learning.memory_use import peak_memory
+from softmask.learning.memory_use import forget_peak, peak_memory
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.task import Batches, Task, TaskSequence
 from softmask.runs.config import RunConfig
@@ -142,7 +141,7 @@ def _rehearsed(config: RunConfig, sequence: TaskSequence, count: int, batches: i
             method = build(config, sequence)
             for buffer in method.buffers():  # the system counts memory only once it was written to
                 buffer.copy_(buffer.clone())
-            _forget_the_peak()
+            forget_peak()  # what was held before, as while reading the data, is no part of it
             with Store(folder).open(config) as writer:
                 watched = _Watched(writer)
                 learn_sequence(method, tasks, training, watched, tests=tests)
@@ -192,12 +191,6 @@ def _mean_length(lines: list[str]) -> int:
 
 def _bytes_in(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def _forget_the_peak() -> None:
-    """What was held before the rehearsal, as while reading the data, is no part of it. Only Linux can forget."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
 
 
 def total_looks(tasks: Sequence[Task], tests: Sequence[Batches], stages: Sequence[Task]) -> tuple[int, int]:

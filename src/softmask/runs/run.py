@@ -17,6 +17,7 @@ from softmask.errors import SoftmaskError
 from softmask.learning.catalogue import METHODS
 from softmask.learning.device import device_facts, exact, find_device, require_begun_here
 from softmask.learning.fit import DivergedError, Fit
+from softmask.learning.memory_use import forget_peak
 from softmask.learning.method import Method
 from softmask.learning.problem import Problem
 from softmask.learning.protocol import learn_sequence
@@ -70,6 +71,7 @@ def run(
     with _threads(threads), exact(where), writing as writer:
         if writer.finished():  # by another process, since we looked
             return StoredRun(writer.path)
+        forget_peak()
         writer.event("started", stages_done=writer.stages_done(), **circumstances(), **device_facts(where))
         try:
             _learn(config, sequence, writer, watch, tests)

@@ -157,13 +157,13 @@ class SearchPlan:
         return min(self.trials, math.prod(map(len, few))) if len(few) == len(self.space()) else self.trials
 
     def first(self) -> list[dict[str, Any]]:
-        """What is tried before anything is drawn: the defaults; all values, where they are no more than the trials."""
+        """What is tried before anything is drawn: the defaults, and where all is a choice, one after the other."""
         defaults, space = self.defaults(), self.space()
         few = [each.choices for each in space.values() if each.choices is not None]
-        if len(few) < len(space) or math.prod(map(len, few)) > self.trials:
+        if len(few) < len(space):
             return [defaults]
-        every = [dict(zip(space, values, strict=True)) for values in itertools.product(*few)]
-        return [defaults, *(each for each in every if each != defaults)]
+        every = (dict(zip(space, values, strict=True)) for values in itertools.product(*few))
+        return [defaults, *itertools.islice((each for each in every if each != defaults), self.trials - 1)]
 
 
 def in_words(found: Mapping[str, Any]) -> str:

@@ -189,10 +189,10 @@ class Store:
             except SoftmaskError as error:
                 yield str(error)
                 continue
-            yield run.known_summary().problem or self._copied(run) or run
+            yield run.known_summary().problem or self.copied(run) or run
         index.save(of_all=True)
 
-    def _copied(self, run: StoredRun) -> str | None:
+    def copied(self, run: StoredRun) -> str | None:
         """A folder that was copied under another name would count as one more seed."""
         original = self.root / run.config.id()
         if run.path.name == original.name or not (original / "config.json").exists():
