@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -604,3 +605,47 @@ def test_works_where_gradients_are_switched_off(without_gradients: type, wrap: t
     with mask.attach(optimizer, head=head):
         F.cross_entropy(head(backbone(x)), y).backward()
         optimizer.step()
+
+
+def _doubled(layer: nn.Module) -> None:
+    """A forward that was replaced on the instance, as adapters and trainers do it."""
+    plain = layer.forward
+    layer.forward = lambda x: 2 * plain(x).relu()  # type: ignore[method-assign]
+
+
+def _rows_masked(layer: nn.Module) -> None:
+    assert isinstance(layer, nn.Linear)
+    layer.weight.register_hook(lambda gradient: gradient * (torch.arange(len(gradient)) % 2)[:, None])
+
+
+@pytest.mark.parametrize("change", [_doubled, _rows_masked])
+@pytest.mark.parametrize("where", ["layer", "head"])
+def test_what_was_changed_on_an_instance_counts(change: Callable[[nn.Module], None], where: str) -> None:
+    backbone, old = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU()), nn.Linear(6, 3)
+    change(old if where == "head" else backbone[0])
+    batches = small_batches()
+    expected = gradient_importance(backbone, batches, [lambda x, y: old(backbone(x)).sum()])
+    found = cross_head_importance(backbone, batches, [old])
+    for name, importance in expected.items():
+        torch.testing.assert_close(found[name], importance)
+
+
+def test_one_sample_without_a_batch_is_one_sample() -> None:
+    backbone, old = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU()), nn.Linear(6, 3)
+    single = [(x, y) for xs, ys in small_batches() for x, y in zip(xs, ys, strict=True)]
+    batched = [(x[None], y[None]) for x, y in single]
+    one, other = (cross_head_importance(backbone, batches, [old]) for batches in (single, batched))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_buffer_that_cannot_be_written_and_one_that_is() -> None:
+    backbone = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6))
+    backbone.register_buffer("places", torch.zeros(1).expand(4))
+    before = backbone[1].running_mean.clone()
+    head = nn.Linear(6, 3)
+    gradient_importance(backbone, small_batches(), [lambda x, y: F.cross_entropy(head(backbone(x)), y)])
+    assert torch.equal(backbone[1].running_mean, before)
+
+
+def test_a_parameter_without_entries_has_no_importance() -> None:
+    assert importance_of(torch.empty(0, 3)).shape == (0, 3)

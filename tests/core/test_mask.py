@@ -460,7 +460,7 @@ def test_a_state_of_another_backbone_is_refused_with_every_difference() -> None:
         mask.load_state_dict(other.state_dict())
     text = str(refused.value)
     assert all(name in text for name in ("'0.weight'", "'0.bias'", "'2.weight'", "'2.bias'", "'3.weight'", "(7, 4)"))
-    with pytest.raises(ValueError, match=r"'3\.bias' is missing"):
+    with pytest.raises(ValueError, match=r"no importance of '3\.bias'.*before the layer is made trainable"):
         mask.load_state_dict({**mask.state_dict(), "importance": {k: v for k, v in before.items() if k != "3.bias"}})
     assert same(mask.importance, before)
 
@@ -529,3 +529,30 @@ def test_importance_follows_a_backbone_that_is_moved() -> None:
         assert {mask.factor(name, p).device for name, p in mask.parameters().items()} == {DEVICE}
         found = {name: tensor.to("cpu") for name, tensor in mask.importance.items()}
     assert same(found, dict(expected.importance))
+
+
+def test_complex_parameters_are_refused_in_words() -> None:
+    class Waves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+
+    with pytest.raises(TypeError, match="complex parameters cannot be soft-masked: weight"):
+        SoftMask(Waves())
+    backbone, head = small_backbone(), Waves()
+    with pytest.raises(TypeError, match="complex"):
+        SoftMask(backbone).attach(torch.optim.SGD([*backbone.parameters(), *head.parameters()], lr=0.1), head)
+
+
+def test_a_layer_of_another_size_is_told_in_words() -> None:
+    backbone = small_backbone()
+    mask = SoftMask(backbone)
+    mask.update({name: torch.full_like(p, 0.5) for name, p in backbone.named_parameters()})
+    backbone[0] = nn.Linear(4, 9)
+    optimizer = torch.optim.Adam(backbone.parameters())
+    for parameter in backbone.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    with mask.attach(optimizer), pytest.raises(ValueError, match=r"'0.weight' has shape \(9, 4\), but its importance"):
+        optimizer.step()
+    with pytest.raises(ValueError, match=r"'5.weight' is not in the backbone"):
+        mask.update({"5.weight": torch.zeros(3)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from softmask.core.moment import Moment
+from softmask.core.parameters import require_real
 from softmask.core.shards import local
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ def held_by(optimizer: Optimizer) -> set[int]:
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
+def _usable(gradient: Tensor | None) -> bool:
+    return gradient is not None and bool(local(gradient).isfinite().all())
+
+
 class Attachment:
     """The handle that `SoftMask.attach` returns: a context manager with `remove()`."""
 
@@ -44,15 +49,14 @@ class Attachment:
             raise RuntimeError("this mask is already attached to this optimizer: remove() the earlier handle first")
         if not concerned(mask, optimizer, head):
             raise ValueError("the optimizer holds no parameter of the backbone or the head: it needs no mask")
+        require_real({f"head parameter {index}": parameter for index, parameter in enumerate(head)})
         self.mask, self.optimizer, self.head, self.scale = mask, optimizer, list(head), scale
-        # Momentum that was gathered under another mask, or none, would carry old gradients past this one.
-        self._gathering_since = None if optimizer.state else Moment(mask.stored, mask.threshold)
         self._before: list[tuple[nn.Parameter, Tensor, str | float]] = []
         self._outermost: FrameType | None = None
+        self._stepped = False
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
-            optimizer.register_load_state_dict_post_hook(self._after_load),
         ]
         mask.attached.add(optimizer)
 
@@ -71,12 +75,23 @@ class Attachment:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # A scaler that skips a step leaves gradients that are not finite.
+        if self._hooks and not self._stepped and error is None and any(_usable(p.grad) for p in self._own()):
+            warnings.warn(
+                "gradients were made, but no `step()` of this optimizer was seen: nothing was masked. Attach to the "
+                "optimizer that takes the steps.",
+                stacklevel=2,
+            )
         self.remove()
+
+    def _own(self) -> list[nn.Parameter]:
+        held = held_by(self.optimizer)
+        return [p for p in (*self.mask.parameters().values(), *self.head) if id(p) in held]
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._inside_a_step():
             return None
-        self._before = []
+        self._before, self._stepped = [], True
         if not self._scales_gradients():
             self._remember()
             return None
@@ -120,9 +135,6 @@ class Attachment:
         self._outermost = step
         return False
 
-    def _after_load(self, _: Optimizer) -> None:
-        self._gathering_since = None  # nobody knows under which mask the loaded momentum was gathered
-
     def _remember(self) -> None:
         if self.mask.mean() == 0:
             return  # the first task is free
@@ -135,7 +147,7 @@ class Attachment:
         self._before = [(p, p.detach().clone(), which) for p, which in scaled if id(p) in held]
 
     def _mask_of(self, name: str, parameter: nn.Parameter) -> Tensor:
-        return local(self.mask.effective(self.mask.importance[name]).to(parameter.device))
+        return local(self.mask.effective(self.mask.importance_for(name, parameter)).to(parameter.device))
 
     def _masked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def masked_closure() -> Any:
@@ -150,10 +162,5 @@ class Attachment:
             return self.scale == "gradient"
         if type(self.optimizer) is not SGD:
             return False
-        groups = self.optimizer.param_groups
-        if any(group["weight_decay"] for group in groups):
-            return False
-        if not any(group["momentum"] for group in groups):
-            return True
-        since = self._gathering_since
-        return since is not None and since.is_now(self.mask.stored, self.mask.threshold)
+        # Momentum may hold gradients that were gathered under another mask, or none: they would go past this one.
+        return not any(group["weight_decay"] or group["momentum"] for group in self.optimizer.param_groups)

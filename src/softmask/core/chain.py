@@ -22,13 +22,13 @@ class Plain(Protocol):
 
 def plain_chain(module: nn.Module) -> list[nn.Module] | None:
     """The standard layers that `module` is made of, in order; None if there is anything else in it."""
-    if _is_hooked(module):
+    if is_changed(module):
         return None
     if type(module) in PLAIN_LAYERS:
         return None if getattr(module, "return_indices", False) else [module]
     if isinstance(module, Plain):
         parts = module.plain_layers()
-        if any(_is_hooked(child) for child in module.modules()):
+        if any(is_changed(child) for child in module.modules()):
             return None
     elif isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         parts = list(module)
@@ -40,11 +40,12 @@ def plain_chain(module: nn.Module) -> list[nn.Module] | None:
     return [layer for chain in chains if chain is not None for layer in chain]
 
 
-def _is_hooked(module: nn.Module) -> bool:
-    # A hook may change what a layer gives or takes (spectral and weight norms do): then it is not plain any more.
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
+def is_changed(module: nn.Module) -> bool:
+    """Whether something was hung into this module, or its own forward replaced: then it may give or take anything, as
+    spectral and weight norms, monkey-patched adapters and masked gradients do."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    own = module._parameters.values()
+    return any(hooks) or "forward" in vars(module) or any(p is not None and p._backward_hooks for p in own)
 
 
 class Window(NamedTuple):

@@ -67,6 +67,7 @@ class _Crossing:
         reduce: Callable[[Tensor], None],
     ) -> None:
         self.chain, self.entrance, self.stages, self.reduce = chain, entrance, stages, reduce
+        self.sees_images = any(isinstance(layer, (nn.Conv2d, nn.MaxPool2d)) for layer in chain)
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
         last = stages[-1].layer
         # Of the last layer, what all heads have in common; of the others, gradients of a head's own.
@@ -100,7 +101,7 @@ class _Crossing:
         """Each head's own gradients, summed over all batches; in the first pass also what all heads have in common."""
         sums: list[dict[Tensor, Tensor]] = [{p: sum_for(p) for p in self.own} for _ in vectors]
         count = vectors.new_zeros(())
-        for x in _portions(batches):
+        for x in _portions(batches, single=3 if self.sees_images else 1):
             count += len(x)
             passed = forward(self.entrance, self.stages, self._prepared(x))
             if first:
@@ -114,7 +115,7 @@ class _Crossing:
         return sums
 
     def _prepared(self, x: Tensor) -> Tensor:
-        if any(isinstance(layer, (nn.Conv2d, nn.MaxPool2d)) for layer in self.chain):
+        if self.sees_images:
             rows, columns = needed_input(self.chain, x.size(2), x.size(3))
             return x[:, :, :rows, :columns].contiguous(memory_format=torch.channels_last)
         if any(isinstance(layer, nn.Flatten) for layer in self.chain):
@@ -143,11 +144,11 @@ class _Crossing:
                 gradient = below_layer(here.stage.layer, gradient, here.input)
 
 
-def _portions(batches: Iterable[tuple[Any, Any]]) -> Iterator[Tensor]:
-    """The inputs in portions of a good size, whatever the batches."""
+def _portions(batches: Iterable[tuple[Any, Any]], single: int) -> Iterator[Tensor]:
+    """The inputs in portions of a good size, whatever the batches. With `single` dimensions it is one sample."""
     waiting: list[Tensor] = []
     for x, _ in batches:
-        for part in x.detach().split(IMAGES_AT_ONCE):
+        for part in (x.detach()[None] if x.dim() == single else x.detach()).split(IMAGES_AT_ONCE):
             too_many = sum(map(len, waiting)) + len(part) > IMAGES_AT_ONCE
             if waiting and (too_many or part.shape[1:] != waiting[0].shape[1:]):
                 yield torch.cat(waiting)

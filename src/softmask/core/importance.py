@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softmask.core.chain import is_changed
 from softmask.core.crossing import chain_crossing
 from softmask.core.parameters import named_trainable, unwrapped
 from softmask.core.shards import (
@@ -38,6 +39,8 @@ HEADS_AT_ONCE = 2
 def standardise(gradient: Tensor) -> Tensor:
     """Eq. 3 over one tensor, in float32. A gradient without spread ranks nothing, so it gives zero."""
     gradient = gradient.detach().to(torch.float32)
+    if not gradient.numel():
+        return gradient
     low, high = gradient.aminmax()
     if low == high:
         return torch.zeros_like(gradient)
@@ -151,7 +154,9 @@ def undisturbed(*modules: nn.Module) -> Iterator[None]:
                 part.training = mode
             with torch.no_grad():
                 for part, name, buffer, value in buffers:
-                    part._buffers[name] = buffer.copy_(value)  # a forward pass may have put another tensor in its place
+                    part._buffers[name] = buffer  # a forward pass may have put another tensor in its place
+                    if not torch.equal(buffer, value):  # one that is expanded cannot be written to, nor was it
+                        buffer.copy_(value)
 
 
 def _summed_gradients(
@@ -193,8 +198,8 @@ def _keep_largest(importance: dict[str, Tensor], gradients: dict[str, Tensor]) -
 
 
 def _through_chain(backbone: nn.Module, batches: Batches, heads: Sequence[Any]) -> dict[str, Tensor] | None:
-    if not all(type(head) is nn.Linear and not head._forward_pre_hooks and not head._forward_hooks for head in heads):
-        return None  # a hook may change the weight or the logits
+    if not all(type(head) is nn.Linear and not is_changed(head) for head in heads):
+        return None
     own = {id(parameter) for parameter in backbone.parameters()}
     if any(id(parameter) in own for head in heads for parameter in head.parameters()):
         return None  # a weight that a head shares with the backbone gets a gradient from there, too

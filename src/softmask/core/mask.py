@@ -20,7 +20,7 @@ from softmask.core.attachment import Attachment
 from softmask.core.compact import PRECISIONS, CompactImportance, Precision, decoded
 from softmask.core.importance import Batches, cross_head_importance, gradient_importance, repeatable, undisturbed
 from softmask.core.moment import Moment
-from softmask.core.parameters import named_parameters, parameters_of, unwrapped
+from softmask.core.parameters import named_parameters, parameters_of, require_real, unwrapped
 from softmask.core.shards import is_sharded, like_shards, local, over_shards
 from softmask.core.statistics import unprotected_statistics
 
@@ -75,6 +75,7 @@ class SoftMask:
     def parameters(self) -> dict[str, nn.Parameter]:
         """The watched parameters. One that is made trainable later joins with no importance."""
         found = named_parameters(self.backbone)
+        require_real(found)
         for name, parameter in found.items():
             if parameter.requires_grad and name not in self.importance:
                 self.importance[name] = torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False)
@@ -90,13 +91,16 @@ class SoftMask:
 
         `gradient` scales gradients before the step (eq. 6, 7). `update` scales the step that the optimizer really took,
         which is what protects under adaptive optimizers, weight decay and momentum from an earlier task. `auto` takes
-        the first only where both are equal: plain SGD without weight decay or old momentum. Where backbone and head
+        the first only where both are always equal: plain SGD without weight decay and momentum. Where backbone and head
         have optimizers of their own, attach to each of them.
         """
         return Attachment(self, optimizer, parameters_of(head), scale)
 
     def apply(self, head: Head | None = None) -> None:
-        """Eq. 6 and 7 by hand, between `backward()` and `step()`: scales `.grad` in place."""
+        """Eq. 6 and 7 by hand, between `backward()` and `step()`: scales `.grad` in place.
+
+        The same as `scale="gradient"`: it protects under plain SGD. Adam and its kin divide the factor out again.
+        """
         of_head = parameters_of(head)
         self.scale_gradients({id(parameter) for parameter in (*self.parameters().values(), *of_head)}, of_head)
 
@@ -114,9 +118,7 @@ class SoftMask:
 
     def factor(self, name: str, like: Tensor) -> Tensor:
         """One minus the (soft or hard) mask of a parameter, on its device: what is left of its gradient in eq. 6."""
-        importance = self.importance[name]
-        if importance.shape != like.shape:
-            raise ValueError(f"{name!r} has shape {tuple(like.shape)}, but its importance {tuple(importance.shape)}")
+        importance = self.importance_for(name, like)
         if isinstance(self.importance, CompactImportance):
             return 1 - self.effective(importance).to(like.device)  # kept, it would take the room that was saved
         moment, factor = self._factors.get(name, (None, importance))
@@ -124,6 +126,12 @@ class SoftMask:
             factor = 1 - self.effective(importance).to(like.device)
             self._factors[name] = Moment({name: importance}, self.threshold), factor
         return factor
+
+    def importance_for(self, name: str, like: Tensor) -> Tensor:
+        importance = self.importance[name]
+        if importance.shape != like.shape:
+            raise ValueError(f"{name!r} has shape {tuple(like.shape)}, but its importance {tuple(importance.shape)}")
+        return importance
 
     def consolidate(
         self,
@@ -152,7 +160,7 @@ class SoftMask:
     def update(self, importance: Mapping[str, Tensor]) -> None:
         """Eq. 5: the elementwise maximum with what is remembered. Refuses as a whole, or is done as a whole."""
         watched = self.parameters()
-        _require_same(self.importance, importance, partial=True)
+        _require_same(watched, importance)
         for name, new in importance.items():
             _require_in_range(name, new)
         for name, new in importance.items():
@@ -185,7 +193,12 @@ class SoftMask:
         watched, given = self.parameters(), state["importance"]
         # What was trainable once is remembered, though a fresh start may find it frozen again.
         again = {name: p for name, p in named_parameters(self.backbone).items() if name in given}
-        _require_same({**watched, **again}, given, partial=False)
+        _require_same({**watched, **again}, given)
+        if missing := [name for name in watched if name not in given]:
+            raise ValueError(
+                f"the state has no importance of {', '.join(map(repr, missing))}: if a layer was frozen when it was "
+                "saved, load the state before the layer is made trainable"
+            )
         for name, tensor in given.items():
             _require_in_range(name, decoded(tensor))
         self.threshold = state["threshold"]
@@ -223,11 +236,9 @@ def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(indices, values, gradient.shape, check_invariants=False, is_coalesced=True)
 
 
-def _require_same(known: Mapping[str, Tensor], given: Mapping[str, Tensor], partial: bool) -> None:
+def _require_same(known: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
     """Names and shapes must fit the backbone; the error lists every difference."""
     problems = [f"{name!r} is not in the backbone" for name in given if name not in known]
-    if not partial:
-        problems += [f"{name!r} is missing" for name in known if name not in given]
     problems += [
         f"{name!r} has shape {tuple(tensor.shape)}, the backbone has {tuple(known[name].shape)}"
         for name, tensor in given.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -31,6 +31,12 @@ def named_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def named_trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in named_parameters(module).items() if p.requires_grad}
+
+
+def require_real(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Eq. 3 ranks real numbers."""
+    if strange := [name for name, parameter in parameters.items() if parameter.is_complex()]:
+        raise TypeError(f"complex parameters cannot be soft-masked: {', '.join(strange)}")
 
 
 def parameters_of(owner: nn.Module | Iterable[nn.Parameter] | None) -> list[nn.Parameter]:
