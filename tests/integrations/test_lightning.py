@@ -137,3 +137,59 @@ def test_a_head_that_is_not_there() -> None:
     module = nn.Sequential(new_backbone())
     with pytest.raises(ValueError, match="no part 'classifier'"):
         SoftMaskCallback(SoftMask(module), head="classifier").kept.current(module)
+
+
+class Endless(IterableDataset[Any]):
+    """A stream that counts what is taken of it."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def __iter__(self) -> Any:
+        batches = tasks()[0]
+        while self.taken < 1000:  # ends after all, so that a mistake is a failure and no standstill
+            self.taken += 1
+            yield batches[self.taken % len(batches)]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_of_a_stream_as_much_is_measured_as_was_trained_on(tmp_path: Path) -> None:
+    module, stream = Classifier(), Endless()
+    callback = SoftMaskCallback(SoftMask(module.backbone))
+    trainer(tmp_path, callback, max_steps=5, max_epochs=-1).fit(module, DataLoader(stream, batch_size=None))
+    assert callback.mask.mean() > 0
+    assert stream.taken < 30
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_batches_that_were_not_trained_on_are_not_measured(tmp_path: Path) -> None:
+    found = []
+    for limit, batches in ((1, tasks()[0]), (None, tasks()[0][:1])):
+        module = Classifier()
+        callback = SoftMaskCallback(SoftMask(module.backbone))
+        trainer(tmp_path, callback, limit_train_batches=limit).fit(module, DataLoader(batches, batch_size=None))
+        found.append(callback.mask.importance)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
+def test_precisions_other_than_float32(tmp_path: Path, precision: str) -> None:
+    module = Classifier()
+    callback = SoftMaskCallback(SoftMask(module.backbone))
+    trainer(tmp_path, callback, precision=precision).fit(module, DataLoader(tasks()[0], batch_size=None))
+    assert (len(callback.heads), callback.mask.mean() > 0) == (1, True)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_heads_that_wait_for_a_model_are_saved_again(tmp_path: Path) -> None:
+    module = Classifier()
+    callback = SoftMaskCallback(SoftMask(module.backbone))
+    before = callback.state_dict()
+    trainer(tmp_path, callback).fit(module, DataLoader(tasks()[0], batch_size=None))
+    other = SoftMaskCallback(SoftMask(module.backbone))
+    other.load_state_dict(callback.state_dict())
+    assert len(other.state_dict()["heads"]) == 1
+    callback.load_state_dict(before)  # back to where no task was learned: no head either
+    trainer(tmp_path, callback).fit(module, DataLoader(tasks()[0], batch_size=None))
+    assert len(callback.heads) == 1

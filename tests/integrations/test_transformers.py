@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers")
@@ -106,3 +107,46 @@ def test_another_process_goes_on_with_what_was_kept(tmp_path: Path) -> None:
     Trainer(model, arguments(tmp_path), train_dataset=Texts(1, 64, seed=0), callbacks=[again]).train()
     assert len(again.heads) == 2
     assert torch.equal(again.heads[0].weight, callback.heads[0].weight)
+
+
+class Listening(nn.Module):
+    """Notes whether it was in training mode when importance was measured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modes: set[bool] = set()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.modes.add(self.training)
+        return x
+
+
+def test_dropout_is_on_whether_or_not_an_evaluation_came_last(tmp_path: Path) -> None:
+    model = small_bert()
+    callback = SoftMaskCallback(SoftMask(model.bert), batches=1)
+    listening = Listening()
+    model.classifier = nn.Sequential(nn.Linear(32, CLASSES), listening)
+    texts = Texts(0, 16, seed=0)
+    with_evaluation = arguments(tmp_path)
+    with_evaluation.eval_strategy = "epoch"
+    made = Trainer(model, with_evaluation, train_dataset=texts, eval_dataset=texts, callbacks=[callback])
+    measure = callback.on_train_end
+    modes = []
+
+    def watched(*args: Any, **kwargs: Any) -> None:
+        modes.append(model.training)
+        listening.modes.clear()
+        measure(*args, **kwargs)
+        modes.append(model.training)
+
+    callback.on_train_end = watched  # type: ignore[method-assign]
+    made.train()
+    assert modes == [False, False], "the evaluation's mode, before and after"
+    assert listening.modes == {True}
+
+
+def test_heads_that_wait_for_a_model_are_saved_again(tmp_path: Path) -> None:
+    model, callback = taught(tmp_path, tasks=1, batches=1)
+    other = SoftMaskCallback(SoftMask(model.bert))
+    other.load_state_dict(callback.state_dict())
+    assert len(other.state_dict()["heads"]) == 1

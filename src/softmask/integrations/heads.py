@@ -16,6 +16,7 @@ class KeptHeads:
     def __init__(self, name: str) -> None:
         self.name = name
         self.modules: list[nn.Module] = []
+        self._loaded: list[Mapping[str, Tensor]] | None = None
 
     def current(self, model: nn.Module) -> nn.Module:
         try:
@@ -29,9 +30,19 @@ class KeptHeads:
     def keep(self, model: nn.Module) -> None:
         self.modules.append(copy.deepcopy(self.current(model)).requires_grad_(False))
 
-    def rebuild(self, model: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Heads like the current one, with what was saved of earlier ones; linear ones may have other sizes."""
-        self.modules = []
+    def states(self) -> list[Mapping[str, Tensor]]:
+        """What is to be saved: also of heads that were loaded and wait for a model to be made for."""
+        return [head.state_dict() for head in self.modules] if self._loaded is None else self._loaded
+
+    def load(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Takes the place of what is kept, as soon as there is a model: no heads, too, are what was saved."""
+        self._loaded = list(states)
+
+    def rebuild(self, model: nn.Module) -> None:
+        """What was loaded, as heads like the current one; linear ones may have other sizes."""
+        if self._loaded is None:
+            return
+        states, self.modules = self._loaded, []
         for state in states:
             head: nn.Module = copy.deepcopy(self.current(model))
             if isinstance(head, nn.Linear):
@@ -44,6 +55,7 @@ class KeptHeads:
                     f"the head of task {len(self.modules) + 1} was saved from another kind of module: {error}"
                 ) from None
             self.modules.append(head.requires_grad_(False))
+        self._loaded = None
 
     @contextmanager
     def in_place(self, model: nn.Module, head: nn.Module) -> Iterator[None]:

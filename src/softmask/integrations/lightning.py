@@ -9,6 +9,7 @@ for loader in tasks:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, Literal
 
 import torch.nn.functional as F
@@ -40,7 +41,6 @@ class SoftMaskCallback(Callback):
         self.scale: Literal["auto", "gradient", "update"] = scale
         self.kept = KeptHeads(head)
         self._attachments: list[Attachment] = []
-        self._loaded: list[dict[str, Tensor]] = []
 
     @property
     def heads(self) -> list[nn.Module]:
@@ -50,9 +50,7 @@ class SoftMaskCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._release()
         head = self.kept.current(pl_module)
-        if self._loaded:
-            self.kept.rebuild(pl_module, self._loaded)
-            self._loaded = []
+        self.kept.rebuild(pl_module)
         of_head = list(head.parameters())
         concerned_ones = [each for each in trainer.optimizers if concerned(self.mask, each, of_head)]
         self._attachments = [
@@ -68,11 +66,11 @@ class SoftMaskCallback(Callback):
         self._release()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"mask": self.mask.state_dict(), "heads": [head.state_dict() for head in self.heads]}
+        return {"mask": self.mask.state_dict(), "heads": self.kept.states()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.mask.load_state_dict(state_dict["mask"])
-        self._loaded = list(state_dict["heads"])
+        self.kept.load(state_dict["heads"])
 
     def _release(self) -> None:
         for attachment in self._attachments:
@@ -81,12 +79,19 @@ class SoftMaskCallback(Callback):
 
 
 class _OnDevice:
-    """The training batches on the module's device, as often as they are asked for."""
+    """The training batches as the Trainer hands them to the module, as often as they are asked for.
+
+    As many as an epoch has; of a stream, whose end may never come, as many as there were steps.
+    """
 
     def __init__(self, trainer: Trainer, module: LightningModule) -> None:
         self.trainer, self.module = trainer, module
 
     def __iter__(self) -> Iterator[Any]:
-        loader = self.trainer.train_dataloader
-        for batch in () if loader is None else loader:  # a loader without a length has no truth either
-            yield self.module.transfer_batch_to_device(batch, self.module.device, 0)
+        loader, count = self.trainer.train_dataloader, self.trainer.num_training_batches
+        most = int(count) if count != float("inf") else self.trainer.global_step
+        for batch in islice(() if loader is None else loader, most):  # a loader without a length has no truth either
+            converted = self.trainer.precision_plugin.convert_input(batch)
+            prepared = self.module.on_before_batch_transfer(converted, 0)
+            moved = self.module.transfer_batch_to_device(prepared, self.module.device, 0)
+            yield self.module.on_after_batch_transfer(moved, 0)

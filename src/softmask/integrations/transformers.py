@@ -10,6 +10,7 @@ torch.save(callback.state_dict(), "softmask.pt")               # the Trainer's c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Literal
 
@@ -27,7 +28,8 @@ class SoftMaskCallback(TrainerCallback):
     Use one callback for all tasks: it keeps a copy of each task's head (`heads`), which cross-head importance needs and
     with which old tasks are evaluated. These and the importance are not in the Trainer's checkpoints: keep
     `state_dict()` after each task, and load it into the callback of another day's process before it trains. `head`
-    names the head inside the model. `batches` limits how many batches importance is measured on.
+    names the head inside the model. `batches` limits how many batches importance is measured on: all of
+    an epoch by default, of a stream as many as were trained on. Dropout is on, as in training.
     """
 
     def __init__(
@@ -40,7 +42,6 @@ class SoftMaskCallback(TrainerCallback):
         self.mask, self.scale, self.batches = mask, scale, batches
         self.kept = KeptHeads(head)
         self._attachment: Attachment | None = None
-        self._loaded: list[dict[str, Tensor]] = []
 
     @property
     def heads(self) -> list[nn.Module]:
@@ -51,9 +52,7 @@ class SoftMaskCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.release()
-        if self._loaded:
-            self.kept.rebuild(kwargs["model"], self._loaded)
-            self._loaded = []
+        self.kept.rebuild(kwargs["model"])
         head = self.kept.current(kwargs["model"])
         self._attachment = self.mask.attach(kwargs["optimizer"], head=head, scale=self.scale)
 
@@ -64,7 +63,11 @@ class SoftMaskCallback(TrainerCallback):
         model, loader = kwargs["model"], kwargs["train_dataloader"]
         losses: list[Callable[[Any, Any], Tensor]] = [lambda batch, _: model(**batch).loss]
         losses += [self._through(model, head) for head in self.heads]
-        self.mask.update(gradient_importance(self.mask.backbone, _Pairs(loader, self.batches), losses))
+        # The end of a stream may never come.
+        steps = None if hasattr(loader, "__len__") else state.global_step * args.gradient_accumulation_steps
+        most = steps if self.batches is None else self.batches
+        with _training(model):
+            self.mask.update(gradient_importance(self.mask.backbone, _Pairs(loader, most), losses))
         self.kept.keep(model)
 
     def release(self) -> None:
@@ -75,11 +78,11 @@ class SoftMaskCallback(TrainerCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """Loads with `torch.load(..., weights_only=True)`."""
-        return {"mask": self.mask.state_dict(), "heads": [head.state_dict() for head in self.heads]}
+        return {"mask": self.mask.state_dict(), "heads": self.kept.states()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.mask.load_state_dict(state["mask"])
-        self._loaded = list(state["heads"])
+        self.kept.load(state["heads"])
 
     def _through(self, model: nn.Module, head: nn.Module) -> Callable[[Any, Any], Tensor]:
         """Eq. 2 for an old head: the sum of its logits; labels are not used."""
@@ -91,6 +94,18 @@ class SoftMaskCallback(TrainerCallback):
                 return total
 
         return loss
+
+
+@contextmanager
+def _training(model: nn.Module) -> Iterator[None]:
+    """As the Trainer trains, with dropout, whether or not an evaluation came last; afterwards as before."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.train()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
 
 
 class _Pairs:
