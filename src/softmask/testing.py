@@ -13,12 +13,13 @@ Every check runs a small network on built-in data (D-5) through the same `run` t
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from softmask.learning.catalogue import METHODS
 from softmask.learning.evaluation import evaluating
@@ -125,14 +126,16 @@ def check_old_heads_stay(name: str, folder: Path) -> None:
     """Learning a task leaves the heads of the others as they are, to the bit, unless the method says otherwise."""
     if METHODS.load(name).moves_old_heads:
         return
-    before: dict[str, Tensor] = {}
-    for method, task in _after_each_task(_small(name)):
-        if not hasattr(method, "heads"):
-            return
-        states = method.heads.state_dict()
-        heads = {key: tensor for key, tensor in states.items() if int(key.split(".")[0]) < task.ids[0]}
-        assert all(torch.equal(tensor, before[key]) for key, tensor in heads.items())
-        before = {key: tensor.clone() for key, tensor in states.items()}
+    config = _small(name)
+    before = _heads(build(config, load(config, None)))
+    assert before, "no ModuleList called `heads`: whoever has other heads says so by `moves_old_heads = True`"
+    for method, task in _after_each_task(config):
+        now = _heads(method)
+        for (place, index), state in now.items():
+            if index not in task.ids:
+                same = all(torch.equal(tensor, before[place, index][key]) for key, tensor in state.items())
+                assert same, f"{place}[{index}] changed while task {task.id} was learned"
+        before = now
 
 
 def check_promise_of_not_forgetting(name: str, folder: Path) -> None:
@@ -221,6 +224,16 @@ def _after_each_task(config: RunConfig) -> list[tuple[Method, Task]]:
     return found
 
 
+def _heads(method: Method) -> dict[tuple[str, int], dict[str, Tensor]]:
+    """The state of every head: of all lists of modules whose name ends in `heads`, by name and task."""
+    return {
+        (name, index): head.state_dict()
+        for name, module in method.named_modules()
+        if name.endswith("heads") and isinstance(module, nn.ModuleList)
+        for index, head in enumerate(module)
+    }
+
+
 def _logits(method: Method, sequence: TaskSequence, task: int) -> Tensor:
     with evaluating(method), torch.no_grad():
         return method(sequence.tests[task].x[:16], task)
@@ -246,6 +259,6 @@ def _held_bytes(value: Any, seen: set[int]) -> int:
         return 0 if counted else memory.nbytes()
     if isinstance(value, dict):
         return sum(_held_bytes(part, seen) for pair in value.items() for part in pair)
-    if isinstance(value, (list, tuple, set)):
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
         return sum(_held_bytes(part, seen) for part in value)
     return sum(_held_bytes(part, seen) for part in vars(value).values()) if hasattr(value, "__dict__") else 0

@@ -1,31 +1,158 @@
-"""The contract notices what it is there to notice."""
+"""The contract notices what it is there to notice: one wrong method for each check, at least."""
 
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from softmask import testing
 from softmask.learning.catalogue import METHODS
 from softmask.learning.method import Method, Step
 from softmask.learning.registry import Entry
-from softmask.testing import check_memory_does_not_grow_with_steps
+from softmask.learning.task import Task
+
+ANYTHING = itertools.count(1)
 
 
-class Hoarder(Method):
-    """Keeps every loss it has seen, outside of its state."""
+class Moody(Method):
+    """Its loss depends on what was run before."""
 
-    title = "hoarder"
+    def loss(self, step: Step) -> Tensor:
+        return super().loss(step) * (1 + 1 / next(ANYTHING))
+
+
+class Absent(Method):
+    """Counts its steps where no checkpoint sees it."""
 
     def build(self) -> None:
         super().build()
-        self.seen: list[torch.Tensor] = []
+        self.steps = 0
+
+    def loss(self, step: Step) -> Tensor:
+        self.steps += self.training
+        return super().loss(step) * (1 + self.steps)
+
+
+class Forgetful(Method):
+    """What it answers with is not in its state."""
+
+    def build(self) -> None:
+        super().build()
+        self.shift = 0.0
+
+    def end_task(self, task: Task) -> None:
+        self.shift += 1.0
+
+    def features(self, x: Tensor, task: int) -> Tensor:
+        return super().features(x, task) + self.shift
+
+
+class Meddler(Method):
+    """Halves the heads of other tasks."""
+
+    which: Callable[[int, int], bool]
+
+    @torch.no_grad()
+    def end_task(self, task: Task) -> None:
+        for index, head in enumerate(self.heads):
+            if self.which(index, task.id):
+                head.weight.mul_(0.5)
+
+
+class MeddlerBefore(Meddler):
+    which = staticmethod(lambda index, now: index < now)
+
+
+class MeddlerAhead(Meddler):
+    which = staticmethod(lambda index, now: index > now)
+
+
+class MeddlerElsewhere(Method):
+    """The heads that it answers with have another name."""
+
+    def build(self) -> None:
+        super().build()
+        self.other_heads = nn.ModuleList(nn.Linear(self.backbone.widths[-1], n) for n in self.problem.classes)
+
+    @torch.no_grad()
+    def end_task(self, task: Task) -> None:
+        for head in self.other_heads:
+            head.weight.mul_(0.5)
+
+
+class Headless(Method):
+    def build(self) -> None:
+        super().build()
+        self.answers = self.heads
+        del self.heads
+
+    def begin_task(self, task: Task) -> None:
+        pass
+
+    def forward(self, x: Tensor, task: int) -> Tensor:
+        return self.answers[task](self.features(x, task))
+
+
+class Promising(Method):
+    never_forgets = True
+
+
+class Hoarder(Method):
+    """Keeps every loss that it has seen, outside of its state."""
+
+    where: Callable[[], list[Tensor] | deque[Tensor]] = list
+
+    def build(self) -> None:
+        super().build()
+        self.seen = type(self).where()
 
     def after_step(self, step: Step) -> None:
         self.seen.append(step.x.mean())
 
 
-def test_memory_that_grows_with_steps_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class HoarderInQueue(Hoarder):
+    where = deque
+
+
+class Lazy(Method):
+    """Learns nothing."""
+
+    def loss(self, step: Step) -> Tensor:
+        return super().loss(step) * 0.0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "check"),
+    [
+        (Moody, testing.check_same_seed_same_bits),
+        (Absent, testing.check_interrupted_equals_uninterrupted),
+        (Forgetful, testing.check_state_is_complete),
+        (MeddlerBefore, testing.check_old_heads_stay),
+        (MeddlerAhead, testing.check_old_heads_stay),
+        (MeddlerElsewhere, testing.check_old_heads_stay),
+        (Headless, testing.check_old_heads_stay),
+        (Promising, testing.check_promise_of_not_forgetting),
+        (Hoarder, testing.check_memory_does_not_grow_with_steps),
+        (HoarderInQueue, testing.check_memory_does_not_grow_with_steps),
+        (Lazy, testing.check_learns),
+    ],
+)
+def test_a_wrong_method_is_found(
+    wrong: type[Method], check: Callable[[str, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     METHODS.names()
-    monkeypatch.setitem(METHODS._entries, "hoarder", Entry("hoarder", Hoarder))
-    with pytest.raises(AssertionError, match="bytes after 2 epochs"):
-        check_memory_does_not_grow_with_steps("hoarder", tmp_path)
+    monkeypatch.setattr(wrong, "title", "wrong", raising=False)
+    monkeypatch.setitem(METHODS._entries, "wrong", Entry("wrong", wrong))
+    with pytest.raises(AssertionError):
+        check("wrong", tmp_path)
+
+
+def test_every_check_has_its_wrong_method() -> None:
+    (mark,) = [mark for mark in test_a_wrong_method_is_found.pytestmark if mark.name == "parametrize"]
+    assert {check for _, check in mark.args[1]} == set(testing.METHOD_CHECKS)

@@ -2,14 +2,15 @@
 
 from copy import deepcopy
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from softmask.learning.evaluation import accuracy
-from softmask.learning.fit import Fitter
-from softmask.learning.method import Step
+from softmask.learning.fit import Fit, Fitter
+from softmask.learning.method import Method, Step
 from softmask.learning.parts import similarity
 from softmask.learning.parts.unit_gates import between_used_units
 from softmask.learning.task import Batches, Task
@@ -255,6 +256,22 @@ def test_a_network_that_is_thrown_away_does_not_end_the_run_when_it_diverges(mon
     tried = method.try_earlier_tasks(tasks[1], Fitter(method, tasks[1], TRAINING))
     assert 0 <= tried["reference"] <= 1
     assert 0 <= tried["readouts"][0] <= 1
+
+
+def test_its_rate_is_that_of_the_networks_it_throws_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = []
+
+    class Seen(Fit):
+        def __init__(self, learner: Method, task: Task, training: Training, *more: Any, **others: Any) -> None:
+            super().__init__(learner, task, training, *more, **others)
+            rates.append((type(learner).__name__, self.training.lr))
+
+    monkeypatch.setattr(similarity, "Fit", Seen)
+    monkeypatch.setattr("softmask.learning.fit.Fit", Seen)
+    method = made(CAT, lr=0.01)
+    method.begin_task(tasks[1])
+    method.try_earlier_tasks(tasks[1], Fitter(method, tasks[1], TRAINING))
+    assert rates == [("Reference", 0.01), ("Readout", 0.01)]
 
 
 def test_soft_gates_are_refused() -> None:

@@ -52,7 +52,8 @@ def test_survives_json() -> None:
 
 
 OTHER_VALUES: list[tuple[str, Any]] = [
-    *((f"training.{name}", 7) for name in ("lr", "lr_min", "lr_factor", "patience", "epochs", "batch")),
+    *((f"training.{name}", 7) for name in ("lr", "lr_factor", "patience", "epochs", "batch")),
+    ("training.lr_min", 0.1),
     *(("training.joint_batch", 7), ("training.joint_epochs", 7), ("training.shuffle", False)),
     *(("training.schedule", "plateau"), ("training.precision", "bf16")),
     *((f"network.{name}", 0.75) for name in ("width", "drop1", "drop2")),
@@ -130,6 +131,19 @@ def test_an_unknown_field_is_refused_with_the_nearest_name(raw: dict[str, Any], 
 def test_an_ill_typed_field_is_named(raw: dict[str, Any], place: str) -> None:
     with pytest.raises(ConfigError, match=f"{place}: .*not "):
         RunConfig.from_dict(raw)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"training.lr": 1e-4}, "lr_min must not lie above lr, but 0.001 is more than 0.0001: set both"),
+        ({"joint_epochs": 0}, "joint_epochs must be above 0, or null for `epochs`, not 0"),
+        ({"joint_epochs": -3}, "joint_epochs must be above 0"),
+    ],
+)
+def test_a_training_that_cannot_be_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        make_config("ncl", "D-5", preset="short", changes=changes)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), object()])

@@ -1,6 +1,6 @@
 """What a continual learner is: hooks around one training loop. The defaults are plain fine-tuning.
 
-for task in method.stages(tasks):
+for task in method.stages(tasks, training):
     method.begin_task(task)
     method.learn(task, fit)              # by default one Fit, which for each batch does:
         method.loss(step).backward()

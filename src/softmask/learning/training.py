@@ -8,7 +8,11 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Training:
-    """The defaults are those of the paper's authors (preset `paper`)."""
+    """The defaults are those of the paper's authors (preset `paper`).
+
+    Choices of ours: a loss over an epoch is the mean over its samples, where the authors add up the means of batches,
+    the last of which may be small; a loss that is infinite counts as one that is no number, and is taken back.
+    """
 
     __pydantic_config__ = {"extra": "forbid"}
 
@@ -38,6 +42,10 @@ class Training:
         for name in ("lr", "lr_min", "patience", "epochs", "batch", "joint_batch"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        if not self.lr_min <= self.lr:
+            raise ValueError(f"lr_min must not lie above lr, but {self.lr_min} is more than {self.lr}: set both")
+        if self.joint_epochs is not None and not self.joint_epochs > 0:
+            raise ValueError(f"joint_epochs must be above 0, or null for `epochs`, not {self.joint_epochs}")
         if not self.lr_factor > 1:
             raise ValueError(f"lr_factor must be above 1, not {self.lr_factor}")
 

@@ -11,6 +11,7 @@ Departures from the authors' code, which turns the paper's rule around and atten
 to similar tasks, in training and test alike; a unit is protected if any dissimilar task uses it, not only if one was
 the first to; gates are hard wherever they are not being learned; similarity is kept for each task; without a similar
 task there is no attention. Earlier networks are read out with dropout off, so that their logits are computed once.
+The new network has no gates; in the authors' code it has one that is always open. `lr` is the rate of all of them.
 Attention learns at a tenth of the common rate, which is the rate of the authors.
 Cost: a new network and a read-out of every earlier task for each task: grows with the square of the number of tasks.
 """
@@ -32,7 +33,7 @@ from softmask.learning.fit import Fitter
 from softmask.learning.method import Cost, Facts, Step, require_above_zero, search
 from softmask.learning.parts.attention import KnowledgeAttention
 from softmask.learning.parts.own_rate import sgd_with_own_rate
-from softmask.learning.parts.similarity import readout_accuracy, reference_accuracy
+from softmask.learning.parts.similarity import Rate, readout_accuracy, reference_accuracy
 from softmask.learning.parts.unit_gates import gated
 from softmask.learning.problem import Problem
 from softmask.learning.task import Task
@@ -106,10 +107,11 @@ class CAT(HAT):
 
     def try_earlier_tasks(self, task: Task, fit: Fitter) -> Facts:
         """Validation accuracies of a new network and of every earlier task's read-out."""
-        reference, plain = reference_accuracy(self.problem, task, fit), super().forward
+        rate, plain = Rate(self.settings.lr), super().forward
+        reference = reference_accuracy(self.problem, task, fit, rate)
         with evaluating(self):
             readouts = [
-                readout_accuracy(self.problem, task, fit.training, source, partial(plain, task=source))
+                readout_accuracy(self.problem, task, fit.training, source, partial(plain, task=source), rate)
                 for source in range(task.id)
             ]
         return {"reference": reference, "readouts": readouts}

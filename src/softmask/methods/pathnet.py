@@ -10,7 +10,7 @@ modulo M. A module that is in a layer's path twice counts twice.
 Departures: free modules are drawn anew at the start of a task, which is the same in distribution as going back to a
 kept copy of the first weights. With few epochs there are fewer generations: one epoch for each path and generation,
 and as many in all as other methods get. Modules are as wide as gives the paper's network sizes (a fit, not a finding);
-on other problems as wide as fits the size of the plain network.
+on other problems as wide as fits the size of the plain network. Gradients are clipped at a joint norm of 1,000.
 Cost: a step takes less than half as long as plain training; in the long schedule up to twice as many epochs.
 """
 

@@ -7,6 +7,7 @@ Importance: the gradient of the loss, summed over the training batches, standard
 through every old head, with the sum of its logits as loss; the largest of all.
 Departures from the authors' code: in the importance pass, old heads share forward passes, and so the draws of dropout,
 as many at a time as memory allows; only the accumulated importance is kept, as the paper says, not one for every task.
+As there, gradients of heads, and only those, are clipped: at a joint norm of 10,000, before they are scaled.
 Cost: a step costs 1 % more; task k ends with up to k + 1 passes over its data.
 """
 

@@ -8,7 +8,8 @@ is no transfer of any kind, and the order of the tasks changes nothing but the o
 Gradients: a score gets (gradient of the effective weight) x weight x sign(score), as if its weight were chosen.
 Departures from the authors' code: no batch normalisation, which there hides the scale of the signal; so the constant is
 sqrt((1 - dropout on the layer's input) / (share fan_in)), which keeps it level through share, pool and dropout. One
-share for all layers. Plain SGD, as for all methods of the comparison, without weight decay.
+share for all layers. Plain SGD, as for all methods of the comparison, without weight decay, at a rate for scores that
+is ours and falls as the common one does.
 Cost: each step looks for the largest scores of every layer, which takes about as long as half a step of plain training.
 """
 

@@ -10,7 +10,8 @@ mean_o))^2 + z/B sum of sigma_init^2 (mean_o / sigma_o)^2 |mean - mean_o| + beta
 sigma^2 - log sigma^2), q = (sigma / sigma_o)^2; a = alpha and z = 0 in the first task, whose old model is the initial
 one; then a = z = 1. Biases have no noise and are pulled like weights; heads are ordinary. Evaluation uses the means.
 Departures: plain SGD clipped at a joint norm of 100, as the paper trains all methods, but at a rate of 0.05 instead of
-0.25, and with another for the deviations; the authors' tuned settings belong to Adam, which can be chosen.
+0.25, and with another for the deviations, which falls with the common one; the authors' tuned settings belong to Adam,
+which can be chosen.
 Cost: a step costs about three quarters more, a third of it for Gaussian draws.
 """
 

@@ -9,7 +9,8 @@ Gradients: a weight gets its own where it is chosen and no earlier task has chos
 Departures from the authors' code: the mask that is kept is that of the best scores, not of the last training batch; no
 batch normalisation, whose statistics would be the test batch's; instead the initial weights are larger by
 1 / sqrt(share), since a mask leaves only that share of a layer's signal. Of equal scores at the edge as many are kept
-as make the count exact. Plain SGD, as for all methods of the comparison.
+as make the count exact. Plain SGD, as for all methods of the comparison; the rate of the scores
+falls with that of the weights.
 Cost: each step looks for the largest scores of every layer, which takes about as long as half a step of plain training.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,17 @@ from softmask.learning.task import Batches, Task
 from softmask.learning.training import Training
 
 
+@dataclass(frozen=True)
+class Rate:
+    lr: float | None = None
+    """Learning rate of the method that asks; None means the training's."""
+
+
 class Reference(Method):
     """A new network for one task, whose logits go through a linear read-out as those of a probe do."""
 
     title = "reference"
+    Settings = Rate
 
     def build(self) -> None:
         self.backbone = self.problem.backbone()
@@ -37,6 +44,7 @@ class Readout(Method):
     """A linear map from an earlier task's logits, which are its pictures, to the classes of a new task."""
 
     title = "readout"
+    Settings = Rate
 
     def build(self) -> None:
         self.heads = self.problem.heads(self.problem.input_shape[0])
@@ -45,11 +53,11 @@ class Readout(Method):
         return self.heads[0](x)
 
 
-def reference_accuracy(problem: Problem, task: Task, fit: Fitter) -> float:
+def reference_accuracy(problem: Problem, task: Task, fit: Fitter, rate: Rate) -> float:
     """Validation accuracy of a network that learns the task alone; always from the same first weights."""
     with random_apart():
         torch.manual_seed(derive(problem.seeds.init, "reference"))
-        reference = Reference(replace(problem, classes=(task.classes,))).to(task.train.device)
+        reference = Reference(replace(problem, classes=(task.classes,)), rate).to(task.train.device)
     trial = fit(reference, "reference")
     if trial.epoch == 0:  # not resumed
         torch.manual_seed(derive(problem.seeds.batches, "reference", task.name))
@@ -59,7 +67,7 @@ def reference_accuracy(problem: Problem, task: Task, fit: Fitter) -> float:
 
 
 def readout_accuracy(
-    problem: Problem, task: Task, training: Training, source: int, logits: Callable[[Tensor], Tensor]
+    problem: Problem, task: Task, training: Training, source: int, logits: Callable[[Tensor], Tensor], rate: Rate
 ) -> float:
     """Validation accuracy of the best linear read-out of an earlier task's logits.
 
@@ -70,7 +78,7 @@ def readout_accuracy(
         torch.manual_seed(derive(problem.seeds.batches, "readout", source, task.name))
         train, val = (_seen_through(logits, batches) for batches in (task.train, task.val))
         as_pictures = replace(problem, input_shape=(train.images.size(1), 1, 1), classes=(task.classes,))
-        readout = Readout(as_pictures).to(task.train.device)
+        readout = Readout(as_pictures, rate).to(task.train.device)
         probed = replace(task, train=train, val=val)
         return _best_accuracy(Fit(readout, probed, training).run())
 
