@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from softmask import SoftMask
 from tests.core.examples import same, small_backbone, small_batches
@@ -388,6 +389,14 @@ def test_names_are_without_the_wrappers_own() -> None:
     assert set(SoftMask(nn.DataParallel(plain)).importance) == set(SoftMask(plain).importance)
     # Without its own parts two parameters would share a name: then the names stay as they are.
     assert len(SoftMask(Wrapped()).importance) == 4
+
+
+def test_names_do_not_depend_on_activation_checkpointing() -> None:
+    plain = small_backbone()
+    names = set(SoftMask(plain).importance)
+    plain[0] = checkpoint_wrapper(plain[0])
+    assert "0._checkpoint_wrapped_module.weight" in dict(plain.named_parameters())
+    assert set(SoftMask(plain).importance) == names
 
 
 def test_the_mask_of_a_wrapped_backbone_loads_into_a_plain_one() -> None:

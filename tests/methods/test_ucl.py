@@ -1,6 +1,7 @@
 """UCL: the golden regulariser, the chain of strengths, sampling, and two learning rates."""
 
 import itertools
+import warnings
 
 import pytest
 import torch
@@ -249,3 +250,15 @@ def test_a_certain_unit_is_warned_of() -> None:
 def test_the_share_of_noise_is_neither_none_nor_all(share: float) -> None:
     with pytest.raises(ValueError, match="noise_share"):
         UCL.Settings(noise_share=share)
+
+
+def test_adam_has_no_rate_that_its_springs_could_overtax() -> None:
+    method = UCL(random_problem(tasks=1), UCL.Settings(optimizer="adam", lr=1e-3, alpha=1e6))
+    method.begin_task(random_task())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        method.make_optimizer(1e-3)
+    plain = UCL(random_problem(tasks=1), UCL.Settings(lr=1e-3, alpha=1e6))
+    plain.begin_task(random_task())
+    with pytest.warns(UserWarning, match="may diverge"):
+        plain.make_optimizer(1e-3)

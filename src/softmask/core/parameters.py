@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-# What torch.compile and the data-parallel wrappers put into the names of parameters.
-WRAPPERS = {"_orig_mod", "module"}
+# What torch.compile, data parallelism, FSDP and activation checkpointing put into the names of parameters.
+WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

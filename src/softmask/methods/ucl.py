@@ -122,12 +122,14 @@ class UCL(Method):
         return tuple(self.backbone.parameters()), self.old_means.tensors()
 
     def make_optimizer(self, lr: float) -> Optimizer:
-        strength = f"alpha {self.settings.alpha:g} and beta {self.settings.beta:g}"
-        self.stability = Stability.at(lr, 1 / self.batch, self.curvatures).warn(self.title, strength, lr)
         rhos = list(self.rhos)
         others = [p for p in self.parameters() if p.requires_grad and all(p is not rho for rho in rhos)]
         groups = [{"params": others}, {"params": rhos, "lr": self.settings.rho_rate * lr}]
-        return MaskedSGD(groups, lr) if self.settings.optimizer == "sgd" else Adam(groups, lr)
+        if self.settings.optimizer == "adam":  # whose step does not grow with the curvature
+            return Adam(groups, lr)
+        strength = f"alpha {self.settings.alpha:g} and beta {self.settings.beta:g}"
+        self.stability = Stability.at(lr, 1 / self.batch, self.curvatures).warn(self.title, strength, lr)
+        return MaskedSGD(groups, lr)
 
     def clip_gradients(self) -> None:
         if self.settings.optimizer == "sgd":
