@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -134,6 +136,28 @@ def test_a_first_attempt_that_fails_leaves_no_model(few: Path, tmp_path: Path) -
     assert "is as it was" in softmask("learn", tmp_path / "m", few / "typo").err
     same_size = softmask("learn", tmp_path / "m", few / "train" / "second", "--size", 28, "--set", "epochs=1")
     assert same_size.code == 0, "the channels are those of the model"
+
+
+def test_a_first_attempt_that_was_killed_binds_nobody(few: Path, tmp_path: Path) -> None:
+    ContinualModel.create(tmp_path / "m", network="mlp", input_shape=(3, 8, 8))  # as far as a killed `learn` came
+    ended = softmask("learn", tmp_path / "m", few / "train" / "first", *TINY)
+    assert ended.code == 0, ended.err
+    again = softmask("learn", tmp_path / "m", few / "train" / "second", "--size", 8)
+    assert "decided when a model is made" in again.err
+
+
+def test_the_name_is_that_of_the_folder_as_it_is_called(few: Path, tmp_path: Path) -> None:
+    os.symlink(few / "train" / "first", tmp_path / "birds")
+    assert softmask("learn", tmp_path / "m", tmp_path / "birds", *TINY).code == 0
+    assert ContinualModel.open(tmp_path / "m").tasks == ("birds",)
+
+
+def test_json_is_json_where_only_ascii_can_be_printed(few: Path, tmp_path: Path) -> None:
+    pictures = shutil.copytree(few / "train" / "first", tmp_path / "pictures")
+    (pictures / "0").rename(pictures / "caf\xe9")
+    command = [sys.executable, "-m", "softmask", "learn", tmp_path / "m", pictures, *map(str, TINY), "--json"]
+    ended = subprocess.run(command, env=environment() | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True)
+    assert "caf\xe9" in json.loads(ended.stdout)["classes"]
 
 
 def test_two_channels_are_none_that_a_picture_has(few: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from softmask import ContinualModel
 from softmask.continual import ModelFolderError
 from softmask.continual.teaching import Taught, teach
 from softmask.errors import SoftmaskError
+from softmask.runs.lease import FolderBusyError, Lease
 from softmask.runs.state_file import read_state, write_state
 from tests.continual.examples import QUICK, blobs, small_model
 
@@ -191,7 +192,10 @@ def test_tensors_under_other_names_are_seen(model: Path) -> None:
 
 
 def test_a_hostile_probe_is_refused(model: Path) -> None:
-    change(model, tasks=[first_task(model) | {"probe": 10**7}])
+    change(model, tasks=[first_task(model) | {"probe": 10**18}])
+    with pytest.raises(ModelFolderError, match="a count or its accuracy is out of range"):
+        ContinualModel.open(model)
+    change(model, tasks=[first_task(model) | {"probe": 10**6}])
     with pytest.raises(ModelFolderError, match="missing"):
         ContinualModel.open(model).inspect(probe=True)
     write_state(model / "probe-000.safetensors", {"inputs": torch.zeros(2, 2)})
@@ -288,3 +292,46 @@ def test_what_could_not_be_opened_again_is_not_committed(
 
 def files(model: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in model.iterdir() if not path.name.startswith("lease")}
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda state: state.update({7: 1}),
+        lambda state: state.update({"more": 1}),
+        lambda state: next(v for k, v in state.items() if k.endswith("_extra_state")).pop("threshold"),
+    ],
+)
+def test_a_state_that_is_built_otherwise_is_refused(model: Path, alter: Callable[[dict[str, Any]], object]) -> None:
+    rewritten(model, alter)
+    refused(model, "not built as the model's state is|does not fit|not readable")
+
+
+def test_a_description_of_nothing_but_lists_is_refused_before_it_is_read(model: Path) -> None:
+    (model / "config.json").write_text('{"settings": [' + ",".join(["[]"] * 100_000) + "]}")
+    refused(model, "far more lists")
+
+
+def test_a_lease_that_was_lost_writes_no_samples(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take the place of those that another process has kept meanwhile."""
+
+    def lost(_: Lease) -> None:
+        raise FolderBusyError("another process has it")
+
+    before = files(model)
+    monkeypatch.setattr(Lease, "require", lost)
+    with pytest.raises(FolderBusyError):
+        ContinualModel.open(model).learn("task 1", blobs(1), training=QUICK, probe=2)
+    assert {name: content for name, content in files(model).items() if name.startswith("probe")} == {
+        name: content for name, content in before.items() if name.startswith("probe")
+    }
+
+
+@pytest.mark.parametrize("place", ["network", "learned"])
+def test_what_would_be_printed_can_be_printed(model: Path, place: str) -> None:
+    forged = "x\nerror: forged\x1b[31m"
+    if place == "network":
+        change(model, network=forged)
+    else:
+        change(model, tasks=[first_task(model) | {"learned": forged}])
+    refused(model, "printable characters")

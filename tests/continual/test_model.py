@@ -254,7 +254,9 @@ def test_mistakes_are_told_and_change_nothing(tmp_path: Path) -> None:
         (lambda: model.learn("t", (x, y * 0)), DataError, "at least two classes"),
         (lambda: model.learn("t", (x, y), classes=["one"]), DataError, "do not fit 1 names"),
         (lambda: model.learn("t", (x, y), classes=["one", "one"]), DataError, "two classes are called 'one'"),
-        (lambda: model.learn("t", (x, y), probe=-1), SoftmaskError, "probe must not be below 0"),
+        (lambda: model.learn("t", (x, y), probe=-1), SoftmaskError, "must not be below 0"),
+        (lambda: model.learn("t", (x, y), probe=True), SoftmaskError, "probe is a number"),
+        (lambda: model.learn(3, (x, y)), SoftmaskError, "printable characters, not 3"),  # type: ignore[arg-type]
         (lambda: model.learn("t", (x * torch.inf, y)), DataError, "not finite"),
         (lambda: model.learn("t", (x, y), (x, y + 1)), DataError, "class '2', which the training set has not"),
         (lambda: model.learn("t", tmp_path / "nowhere"), DataError, "no such folder"),

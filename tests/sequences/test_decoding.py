@@ -66,6 +66,40 @@ def test_a_format_that_starts_a_program_is_not_read() -> None:
     assert {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif"} <= known_endings()
 
 
+def iptc(payload: bytes, side: int = 8) -> bytes:
+    """A picture that says it is small and holds another file, which Pillow would open whatever it is."""
+
+    def field(number: int, dataset: int, data: bytes) -> bytes:
+        return bytes([0x1C, number, dataset]) + len(data).to_bytes(2, "big") + data
+
+    return (
+        field(3, 60, bytes([3, 0]))
+        + field(3, 65, bytes([0]))
+        + field(3, 20, side.to_bytes(2, "big"))
+        + field(3, 30, side.to_bytes(2, "big"))
+        + field(3, 120, bytes([1]))
+        + field(8, 10, payload)
+    )
+
+
+def test_a_picture_inside_another_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: opened.append("ghostscript"))
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+    with pytest.raises(DataError, match="not a whole picture of a kind that is read"):
+        decode(iptc(script), "evil.jpg", any_kind())
+    assert not opened
+    assert "IPTC" not in any_kind().formats
+
+
+def test_what_pixels_mean_must_be_known_and_the_file_is_named() -> None:
+    for mode, value, words in (("F", 0.5, "floats may mean anything"), ("I", 2**20, "more than 16 bits")):
+        stream = io.BytesIO()
+        Image.new(mode, (4, 4), value).save(stream, "TIFF")
+        with pytest.raises(DataError, match=rf"^a\.tif: .*{words}"):
+            decode(stream.getvalue(), "a.tif", any_kind())
+
+
 def test_only_jpegs_where_only_jpegs_belong() -> None:
     stream = io.BytesIO()
     Image.new("RGB", (4, 4)).save(stream, "PNG")

@@ -160,7 +160,7 @@ PIXELS = [0.5] * 784
     [
         (b"", "damaged or not readable"),
         (b"no json", "damaged or not readable"),
-        (b"[" * 100_000, "damaged or not readable"),
+        (b"[" * 100_000, "far more lists than pictures"),
         (b'{"users": ["a"], "user_data": {"a": {"x": [[NaN]], "y": [0]}}}', "NaN is no number"),
         (b"[1, 2]", "not a file of LEAF"),
         (b'{"users": "a", "user_data": {}}', "not a file of LEAF"),

@@ -202,3 +202,9 @@ def test_nobody_answers(tmp_path: Path) -> None:
     nobody = Download("http://127.0.0.1:9/file", "file.bin", MD5, 3)
     with pytest.raises(DataError, match="broke off, 0 of 3 bytes"):
         fetch(nobody, tmp_path, attempts=2, pause=0.01)
+
+
+def test_a_file_that_cannot_be_written_is_no_bad_line(server: Server, tmp_path: Path) -> None:
+    (tmp_path / (server.download.file + ".part.json")).mkdir()
+    with pytest.raises(DataError, match="Is a directory; there is nothing wrong with the line"):
+        get(server, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,7 @@ from softmask.runs.run import load as load_config
 from softmask.runs.run import run
 from softmask.runs.store import Store, StoreError
 from softmask.sequences import load_sequence, sequence_facts
+from softmask.sequences.fingerprint import files_below
 from softmask.sequences.folder import is_divided
 from tests.sequences.generated import write_folder
 
@@ -187,3 +189,25 @@ def test_tasks_that_came_or_went_make_another_run(tmp_path: Path) -> None:
     shutil.rmtree(root / "2 feathered")
     with pytest.raises(StoreError, match="learned 2 tasks, there are 1 now"):
         run(config, store)
+
+
+def test_files_that_are_left_out_are_told(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"t": {"a": 4, "b": 4}})
+    (tmp_path / "t" / "a" / "x.HEIC").touch()
+    with pytest.warns(UserWarning, match="no pictures by their endings are left out: 1 .heic"):
+        sequence_facts(f"folder:{tmp_path}")
+
+
+def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"t": {"a": 4, "b": 4}})
+    os.mkfifo(tmp_path / "t" / "a" / "pipe.png")
+    os.symlink(tmp_path / "nowhere", tmp_path / "t" / "a" / "link.png")
+    found = files_below(tmp_path)
+    assert not any(path.endswith("pipe.png") for path in found)
+    assert any(path.endswith("link.png") for path in found), "to be named when it is read"
+
+
+def test_names_need_not_be_text(tmp_path: Path) -> None:
+    named = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    write_folder(named, {os.fsdecode(b"t\xe9"): {"a": 4, "b": 4}})
+    assert len(load(named).tasks) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -102,11 +103,21 @@ GOOD = samples()
         ([((GOOD[0], GOOD[1] * 5), GOOD, GOOD)], "never trained; number them from 0"),
         ([(GOOD, GOOD, (GOOD[0], GOOD[1] + 1))], "never trained"),
         ([(GOOD, GOOD, (GOOD[0][..., :5], GOOD[1]))], "several shapes"),
+        ([((GOOD[0] * math.nan, GOOD[1]), GOOD, GOOD)], "training samples: some pixels are not finite"),
+        ([([(GOOD[0][0], 0), (GOOD[0][1], 1.5)], GOOD, GOOD)], r"a label must be a whole number, not 1\.5"),
     ],
 )
 def test_what_does_not_fit_is_said(tasks: list[Any], reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         sequence_from("mine", tasks)
+
+
+def test_arrays_and_double_precision_are_taken() -> None:
+    images, labels = samples(8)
+    double = (images.double() / 255).numpy(), labels.numpy()
+    made = sequence_from("mine", [(double, list(double), double)])
+    assert made.tasks[0].train.x.dtype == torch.float32
+    torch.testing.assert_close(made.tasks[0].train.x, images / 255)
 
 
 def test_names_must_be_as_many_as_tasks() -> None:

@@ -228,3 +228,10 @@ def test_garbage_is_refused_or_harmless(content: bytes) -> None:
 def test_a_damaged_byte_is_refused_or_harmless(place: int, byte: int) -> None:
     with contextlib.suppress(DataError):
         assert isinstance(read(SMALL[:place] + bytes([byte]) + SMALL[place + 1 :]), dict)
+
+
+def test_one_text_cannot_be_copied_over_and_over() -> None:
+    text = b"a" * 100_000
+    held = b"K\x00X" + struct.pack("<I", len(text)) + text + b"q\x00K\x01c_codecs\nencode\nq\x01"
+    copied = b"K\x02h\x01h\x00X\x06\x00\x00\x00latin1\x86R"
+    assert "more copies of its texts" in refusal(b"\x80\x02}(" + held + 50 * copied + b"u.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from softmask.analyses.table import Cell, Table
 from softmask.cli import options
-from softmask.cli.printing import err, out, problem, tell
+from softmask.cli.printing import err, out, print_json, problem, tell
 from softmask.errors import DataError
 from softmask.report.tables import print_table
 from softmask.sequences import Download, sequence_facts
@@ -28,7 +27,7 @@ def list_data(names: Names = None, data: options.Data = None, as_json: options.A
     """What each sequence needs, what is found, where to get it and on what terms. Example: `softmask data list`"""
     listed = [_listed(name, data) for name in names_to_check(names or [])]
     if as_json:
-        out.print_json(json.dumps(listed))
+        print_json(listed)
         return
     sets: dict[str, list[dict[str, str]]] = {}
     for each in listed:
@@ -77,7 +76,7 @@ def check_data(names: Names = None, data: options.Data = None, as_json: options.
     if not wanted:
         problems = [f"no data found in {data}" if data else "no data folder: give --data or set SOFTMASK_DATA"]
     if as_json:
-        out.print_json(json.dumps([_plain(each) for each in checked]))
+        print_json([_plain(each) for each in checked])
     else:
         print_table(_table(checked), out)
         for note in dict.fromkeys(line for each in wanted for line in each.notes):

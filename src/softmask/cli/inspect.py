@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from softmask.analyses.table import Cell, Table
 from softmask.cli import options
 from softmask.cli.learn import Model, OwnNetwork, allow_own_code
-from softmask.cli.printing import out, tell
+from softmask.cli.printing import out, print_json, tell
 from softmask.continual import ContinualModel, Inspection
 from softmask.continual.inspection import room_warning
 from softmask.report.tables import print_table
@@ -30,7 +29,7 @@ def inspect(
     allow_own_code(network)
     found = ContinualModel.open(model, network, device=device).inspect(probe)
     if as_json:
-        out.print_json(json.dumps(found.to_dict()))
+        print_json(found.to_dict())
         return
     _show(found)
     if message := room_warning(found.tasks):

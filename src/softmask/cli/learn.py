@@ -14,7 +14,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from softmask.cli import options
-from softmask.cli.printing import Progress, out, tell
+from softmask.cli.printing import Progress, out, print_json, tell
 from softmask.continual import ContinualModel
 from softmask.continual.folder import ModelFolder
 from softmask.continual.learner import usual_training
@@ -61,7 +61,7 @@ def learn(
     wanted = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
     opened = open_or_create(model, {k: v for k, v in wanted.items() if v is not None}, settings, device)
     training, _ = split_changes(changes, len(opened.tasks))
-    name = task or pictures.resolve().name
+    name = task or Path(os.path.abspath(pictures)).name
     try:
         with Progress(name, len(opened.tasks) + 1, training.epochs) as progress:
             facts = opened.learn(name, pictures, val, training=training, probe=probe, watch=progress)
@@ -70,7 +70,7 @@ def learn(
             tell_what_is_left(ModelFolder(model), name, is_new)
         raise
     if as_json:
-        out.print_json(json.dumps(dataclasses.asdict(facts)))
+        print_json(dataclasses.asdict(facts))
         return
     out.print(
         f"{name}: {len(facts.classes)} classes, {facts.samples} training pictures, {facts.epochs} epochs, "
@@ -120,11 +120,21 @@ def _removed_untaught(folder: ModelFolder) -> bool:
         return False
 
 
+def _left_untaught(path: Path, wanted: dict[str, Any], settings: dict[str, Any]) -> bool:
+    """Whether a first `learn` with other settings was killed before it knew anything: that model is nobody's."""
+    config = ModelFolder(path).read_config()
+    known = config.to_dict() | {"input_shape": config.input_shape}
+    same = all(known[name] == value for name, value in wanted.items()) and config.settings == settings
+    return not config.tasks and not same and _removed_untaught(ModelFolder(path))
+
+
 def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any], device: str = "cpu") -> ContinualModel:
     """What is asked of a new model must not contradict one that is there."""
     network = wanted.get("network")
     allow_own_code(network)
     if not ModelFolder(path).exists():
+        return ContinualModel.create(path, settings=settings, device=device, **wanted)
+    if _left_untaught(path, wanted, settings):
         return ContinualModel.create(path, settings=settings, device=device, **wanted)
     opened = ContinualModel.open(path, network, device=device)
     known = opened.config.to_dict() | {"input_shape": opened.config.input_shape}
@@ -159,4 +169,5 @@ def split_changes(changes: dict[str, Any], known_tasks: int = 0) -> tuple[Traini
         return TypeAdapter(Training).validate_json(json.dumps(training), strict=True), settings
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"training.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        place = ".".join(["training", *map(str, first["loc"])])
+        raise ConfigError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ from softmask.analyses.accuracy import changes, training_name
 from softmask.analyses.grouping import sequence_label
 from softmask.analyses.table import Cell, Table
 from softmask.cli import options
-from softmask.cli.printing import out, tell
+from softmask.cli.printing import out, print_json, tell
 from softmask.learning.catalogue import METHODS
 from softmask.report.tables import as_json as table_as_json
 from softmask.report.tables import cell_text, print_table
@@ -60,7 +59,7 @@ def methods(
 def _print_card(name: str, as_json: bool) -> None:
     card = METHODS.entry(name).card
     if as_json:
-        out.print_json(json.dumps({"name": name, "in the paper": METHODS.load(name).title, "card": card}))
+        print_json({"name": name, "in the paper": METHODS.load(name).title, "card": card})
     else:
         out.print(card)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ import typer
 from softmask.analyses.table import Cell, Table
 from softmask.cli import options
 from softmask.cli.learn import Model, OwnNetwork, allow_own_code
-from softmask.cli.printing import out, problem
+from softmask.cli.printing import out, print_json, problem
 from softmask.continual import ContinualModel
 from softmask.report.tables import print_table
 
@@ -35,7 +34,7 @@ def predict(
     damaged: list[str] = []
     found = ContinualModel.open(model, network, device=device).predict(pictures, task, damaged=damaged.append)
     if as_json:
-        out.print_json(json.dumps([dataclasses.asdict(prediction) for prediction in found]))
+        print_json([dataclasses.asdict(prediction) for prediction in found])
     elif found:
         rows: list[tuple[Cell, ...]] = [(p.item, p.task, p.label, f"{100 * p.confidence:.1f} %") for p in found]
         print_table(Table("Predictions", ("picture", "task", "class", "confidence"), rows), out)

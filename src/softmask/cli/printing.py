@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -21,6 +22,11 @@ err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 # Without a terminal, a line so often is enough to see that a run is alive.
 SECONDS_BETWEEN_LINES = 10.0
+
+
+def print_json(content: Any) -> None:
+    """In ASCII: it is JSON whatever standard output can hold."""
+    out.print_json(json.dumps(content), ensure_ascii=True)
 
 
 def tell(message: str) -> None:

@@ -15,7 +15,7 @@ from softmask.cli import options
 from softmask.cli.analyse import Format, show_table
 from softmask.cli.grid import ALL, Cpus, ExecutorName, Gpus, Jobs, Names, Seeds, find_workers
 from softmask.cli.grid_display import GridDisplay, cell_name
-from softmask.cli.printing import out, problem, tell
+from softmask.cli.printing import out, print_json, problem, tell
 from softmask.errors import SoftmaskError
 from softmask.executors import Executor
 from softmask.paper import paper_tables
@@ -130,7 +130,7 @@ def _measured(wanted: Recipe, grid: Grid, store: Store, data: Path | None) -> li
 def _show(tables: Sequence[Table], wanted: Recipe, form: str) -> None:
     if form == "json":
         content: list[Any] = [json.loads(WRITERS["json"](table)) for table in tables]
-        out.print_json(json.dumps({"name": wanted.name, "paper": wanted.place, "tables": content}))
+        print_json({"name": wanted.name, "paper": wanted.place, "tables": content})
         return
     (out.print if form == "text" else tell)(f"{wanted.name}: the paper's {wanted.place}")
     for table in tables:

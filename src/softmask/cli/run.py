@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from softmask.analyses.accuracy import REFERENCE, transfer
 from softmask.cli import options
-from softmask.cli.printing import Progress, out, tell
+from softmask.cli.printing import Progress, out, print_json, tell
 from softmask.learning.device import find_device
 from softmask.metrics import FORMULAS
 from softmask.runs.config import RunConfig, make_config
@@ -88,7 +87,7 @@ def _reference(config: RunConfig) -> RunConfig:
 def _foretell(config: RunConfig, data: Path | None, device: str, as_json: bool) -> None:
     expected = forecast(config, load(config, data).on(find_device(device)))
     if as_json:
-        out.print_json(json.dumps({"id": config.id(), **asdict(expected)}))
+        print_json({"id": config.id(), **asdict(expected)})
         return
     out.print(f"{config.method} on {config.sequence} would take about:")
     for line in expected.lines():
@@ -98,7 +97,7 @@ def _foretell(config: RunConfig, data: Path | None, device: str, as_json: bool) 
 def _show(done: StoredRun, store: Store, as_json: bool) -> None:
     measures = transfer(done, store.runs())
     if as_json:
-        out.print_json(json.dumps({"path": str(done.path), "config": done.config.to_dict(), **measures}))
+        print_json({"path": str(done.path), "config": done.config.to_dict(), **measures})
         return
     for name, value in measures.items():
         if value is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from softmask.cli import options
-from softmask.cli.printing import Progress, out, tell
+from softmask.cli.printing import Progress, out, print_json, tell
 from softmask.errors import SoftmaskError
 from softmask.executors import ProcessExecutor
 from softmask.learning.device import find_device
@@ -123,7 +122,7 @@ def _show(trials: list[TrialRecord], found: FoundSettings, written: Path, drawn:
     if as_json:
         listed = [asdict(trial) for trial in trials]
         told = {"settings_file": str(written), "figure": str(drawn), "trials": listed}
-        out.print_json(json.dumps({**asdict(found), **told}))
+        print_json({**asdict(found), **told})
         return
     out.print(f"{story['objective']}; {story['trials']} trials, {story['pruned']} given up, {story['failed']} failed")
     out.print(f"best      {story['value']:6.2f}   trial {story['trial']}: {in_words(found.changes())}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,10 @@ from torch import Tensor
 from softmask.continual.description import MOST_CLASSES, check_name
 from softmask.errors import DataError
 from softmask.learning.task import Batches, Normalisation
-from softmask.sequences.decoding import any_kind, decode, in_colour, known_endings, read_picture
-from softmask.sequences.fingerprint import files_below
-from softmask.sequences.folder import is_divided
-from softmask.sequences.problems import Problems
+from softmask.sequences.decoding import any_kind, decode, in_colour, read_picture
+from softmask.sequences.folder import is_divided, pictures_below, require_parts_only
+from softmask.sequences.own import whole
+from softmask.sequences.problems import DataErrors, Problems
 from softmask.sequences.splitting import VALIDATION_SHARE, hold_out, shuffled
 
 Shape = tuple[int, ...]
@@ -75,6 +74,7 @@ def read_task(
     """Training and validation set; a tenth of each class is held out where no validation set is given."""
     if isinstance(train, (str, os.PathLike)) and is_divided(Path(train)):
         folder = Path(train)
+        require_parts_only(folder)
         train, val = folder / "train", folder / "val" if val is None and (folder / "val").is_dir() else val
     known = read_labelled(train, shape, classes)
     if not 2 <= len(known.classes) <= MOST_CLASSES:
@@ -110,9 +110,13 @@ def _names_given(train: Source, val: Source, known: Labelled, classes: Sequence[
     """What the labels of a validation set are positions in; None where they are told by value, as those of training."""
     if isinstance(val, (str, os.PathLike)):
         return None
+    if classes:
+        return classes
+    if not _is_pair(val) and _names_of(val) is not None:
+        return None  # it has names of its own, which may be fewer or in another order
     if isinstance(train, (str, os.PathLike)):
         return known.classes
-    return classes or (None if _is_pair(train) else _names_of(train))
+    return None if _is_pair(train) else _names_of(train)
 
 
 def _is_pair(source: Source) -> bool:
@@ -167,7 +171,7 @@ def _gathered(source: Iterable[Any], shape: Shape) -> tuple[Tensor, Tensor]:
         pairs: Iterable[Any] = source if hasattr(source, "__iter__") else (source[i] for i in range(len(source)))  # type: ignore[index,arg-type]
         for x, y in pairs:
             inputs.append(_pixels(np.asarray(in_colour(x)), shape) if isinstance(x, Image.Image) else _tensor(x))
-            labels.append(int(y))
+            labels.append(whole(y))
     except (TypeError, ValueError) as error:
         raise DataError(f"expected a folder, (x, y) tensors or a dataset of (x, y) pairs: {error}") from None
     if not inputs:
@@ -179,7 +183,8 @@ def _gathered(source: Iterable[Any], shape: Shape) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(x: Any) -> Tensor:
-    return x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+    """An array may be a view that torch cannot share, as one with its colours turned round."""
+    return x if isinstance(x, Tensor) else torch.as_tensor(np.ascontiguousarray(x))
 
 
 def _names_of(source: Any) -> Sequence[str] | None:
@@ -208,46 +213,39 @@ def _read_folder(folder: Path, shape: Shape) -> Labelled:
 def _read_all(files: Sequence[str], shape: Shape) -> list[Tensor]:
     """All pictures, or all that are damaged, so that they can be mended at once."""
     problems, images = Problems(), []
-    for path in files:
-        with problems.collected():
-            images.append(read_image(path, shape))
-    if problems.found:
-        others = [told.split(": ")[0] for told in problems.found[1:MOST_NAMED]]
-        more = f"; so are {len(problems.found) - 1} more: {', '.join(others)}" if others else ""
-        raise DataError(problems.found[0] + more)
+    try:
+        for path in files:
+            with problems.collected():
+                images.append(read_image(path, shape))
+        problems.raise_any()
+    except DataErrors as error:
+        others = [told.split(": ")[0] for told in error.problems[1:MOST_NAMED]]
+        more = f"; so are {len(error.problems) - 1} more: {', '.join(others)}" if others else ""
+        raise DataError(error.problems[0] + more) from None
     return images
-
-
-def pictures_below(folder: Path) -> list[str]:
-    """Files that by their endings are pictures; how many others there are is told."""
-    pictures, others = [], Counter[str]()
-    for path in files_below(folder):
-        ending = Path(path).suffix.lower()
-        if ending in known_endings():
-            pictures.append(path)
-        else:
-            others[ending or "none"] += 1
-    if others:
-        endings = ", ".join(f"{count} {ending}" for ending, count in others.most_common())
-        warnings.warn(f"{folder}: files that are no pictures by their endings are left out: {endings}", stacklevel=2)
-    return pictures
 
 
 def read_image(path: str, shape: Shape) -> Tensor:
     """A picture as the model takes it."""
-    if len(shape) != 3 or shape[0] not in (1, 3):
-        raise DataError(f"pictures need a model for inputs (1 or 3, height, width), this one takes {shape}")
+    _, height, width = _picture_shape(shape)
     where, content = read_picture(path)
-    return _pixels(decode(content, where, any_kind(), shape[1:]).transpose(1, 2, 0), shape)
+    return _pixels(decode(content, where, any_kind(), (height, width)).transpose(1, 2, 0), shape)
 
 
 def _pixels(colour: np.ndarray[Any, Any], shape: Shape) -> Tensor:
     """From height x width x RGB bytes to the model's shape."""
-    picture = Image.fromarray(np.ascontiguousarray(colour)).convert("L" if shape[0] == 1 else "RGB")
-    if picture.size != (shape[2], shape[1]):
-        picture = picture.resize((shape[2], shape[1]), Image.Resampling.BICUBIC)
+    channels, height, width = _picture_shape(shape)
+    picture = Image.fromarray(np.ascontiguousarray(colour)).convert("L" if channels == 1 else "RGB")
+    if picture.size != (width, height):
+        picture = picture.resize((width, height), Image.Resampling.BICUBIC)
     pixels = torch.from_numpy(np.array(picture))
-    return pixels.unsqueeze(0) if shape[0] == 1 else pixels.permute(2, 0, 1).contiguous()
+    return pixels.unsqueeze(0) if channels == 1 else pixels.permute(2, 0, 1).contiguous()
+
+
+def _picture_shape(shape: Shape) -> tuple[int, int, int]:
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise DataError(f"pictures need a model for inputs (1 or 3, height, width), this one takes {shape}")
+    return shape[0], shape[1], shape[2]
 
 
 def read_inputs(
@@ -258,7 +256,10 @@ def read_inputs(
     A picture that cannot be read is told to `damaged` and left out; where there is nobody to tell, it is an error.
     """
     if isinstance(source, np.ndarray):
-        source = torch.as_tensor(source)
+        try:
+            source = _tensor(source)
+        except TypeError as error:
+            raise DataError(f"a model predicts from numbers or pictures: {error}") from None
     if isinstance(source, Tensor):
         inputs = _checked(source if source.dim() > len(shape) else source.unsqueeze(0), shape)
         for start in range(0, len(inputs), AT_ONCE):
@@ -275,13 +276,15 @@ def read_inputs(
             raise DataError(f"{path}: no pictures")
         files += found
     for start in range(0, len(files), AT_ONCE):
-        read: dict[str, Tensor] = {}
+        names: list[str] = []
+        images: list[Tensor] = []
         for path in files[start : start + AT_ONCE]:
             try:
-                read[path] = read_image(path, shape)
+                images.append(read_image(path, shape))
+                names.append(path)
             except DataError as error:
                 if damaged is None:
                     raise
                 damaged(str(error))
-        if read:
-            yield list(read), torch.stack(list(read.values()))
+        if names:
+            yield names, torch.stack(images)

@@ -13,9 +13,11 @@ from pydantic import TypeAdapter, ValidationError
 from softmask.errors import SoftmaskError
 from softmask.learning.task import Normalisation
 from softmask.sequences.pictures import COLOUR
+from softmask.sequences.problems import too_many_brackets
 
 FORMAT = 1
 LARGEST_SIDE, MOST_CLASSES, MOST_TASKS, LONGEST_NAME = 4096, 100_000, 10_000, 200
+MOST_PROBED = 1_000_000
 
 
 class DescriptionError(SoftmaskError):
@@ -47,11 +49,12 @@ class KnownTask:
 
     def __post_init__(self) -> None:
         check_name(self.name, "a task's name")
+        check_name(self.learned, "the time of learning")
         for name in self.classes:
             check_name(name, "a class's name")
         if not 2 <= len(self.classes) <= MOST_CLASSES or len(set(self.classes)) != len(self.classes):
             raise ValueError(f"task {self.name!r} needs 2 to {MOST_CLASSES} classes, no two of one name")
-        if self.samples < 1 or self.epochs < 0 or self.probe < 0 or not 0 <= self.accuracy <= 1:
+        if self.samples < 1 or self.epochs < 0 or not 0 <= self.probe <= MOST_PROBED or not 0 <= self.accuracy <= 1:
             raise ValueError(f"task {self.name!r}: a count or its accuracy is out of range")
 
 
@@ -76,6 +79,7 @@ class ModelConfig:
     tasks: tuple[KnownTask, ...] = ()
 
     def __post_init__(self) -> None:
+        check_name(self.network, "a network's name")
         if not self.input_shape or not all(1 <= side <= LARGEST_SIDE for side in self.input_shape):
             raise ValueError(f"input_shape needs sides of 1 to {LARGEST_SIDE}, not {self.input_shape}")
         if len(self.input_shape) > 4 or not 0 < self.width <= 8 or self.seed < 0 or self.generation < 0:
@@ -108,6 +112,8 @@ def default_normalisation(input_shape: tuple[int, ...]) -> Normalisation | None:
 
 def parse_config(text: str, where: str) -> ModelConfig:
     """What a file says, or one line on why it is no description of a model."""
+    if too_many_brackets(text):
+        raise DescriptionError(f"{where}: refused, it has far more lists than a description of its length")
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -124,8 +130,8 @@ def parse_config(text: str, where: str) -> ModelConfig:
 
 
 def check_name(name: str, what: str) -> None:
-    if not name or len(name) > LONGEST_NAME or not name.isprintable():
-        raise ValueError(f"{what} is 1 to {LONGEST_NAME} printable characters, not {name[:50]!r}")
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        raise ValueError(f"{what} is 1 to {LONGEST_NAME} printable characters, not {name!r:.50}")
 
 
 def _in_words(error: Exception) -> str:

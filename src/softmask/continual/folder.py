@@ -180,12 +180,21 @@ def read_checked(file: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
         state = read_state(file)
     except (StateFileError, RecursionError) as error:
         raise ModelFolderError(str(error) if isinstance(error, StateFileError) else f"{file}: refused") from None
+    if not _nested_alike(state, expected):
+        raise ModelFolderError(f"{file}: it is not built as the model's state is")
     found = dict(leaves(state))
     _compare(file, shapes, {n: (tuple(t.shape), str(t.dtype)) for n, t in found.items() if isinstance(t, Tensor)})
     for name, value in wanted.items():
         if not isinstance(value, Tensor) and found.get(name, value) != value:
             raise ModelFolderError(f"{file}: {name} is {found[name]!r}, not {value!r}")
     return dict(state)
+
+
+def _nested_alike(found: Any, wanted: Any) -> bool:
+    """Whether dictionaries stand in each other in the same way, with the same names."""
+    if not isinstance(wanted, Mapping) or not isinstance(found, Mapping):
+        return isinstance(wanted, Mapping) == isinstance(found, Mapping)
+    return found.keys() == wanted.keys() and all(_nested_alike(found[key], wanted[key]) for key in wanted)
 
 
 def _as_finite_as(tensor: Tensor, meant: Tensor) -> bool:

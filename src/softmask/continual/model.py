@@ -165,8 +165,8 @@ class ContinualModel:
         folder for `inspect(probe=True)`.
         """
         _checked_name(name)
-        if probe < 0:
-            raise SoftmaskError(f"cannot keep {probe} samples: probe must not be below 0")
+        if isinstance(probe, bool) or probe < 0:
+            raise SoftmaskError(f"cannot keep {probe} samples: probe is a number of them and must not be below 0")
         with Lease(self.path) as lease:
             self._refresh()
             if name in self.tasks:
@@ -177,6 +177,7 @@ class ContinualModel:
             training = training or usual_training(len(self.config.tasks))
             taught = teach(self.config, self._network, self._method.state_dict(), task, known.classes, training, watch)
             facts = taught.facts
+            lease.require()  # before anything is written: another process may have learned meanwhile
             if probe:
                 answer = partial(self._answers, taught.method)
                 facts = replace(facts, probe=keep_probe(self._folder, answer, taught.task, probe))

@@ -43,6 +43,10 @@ def name_of(network: Network) -> str:
         if ":" not in network and network not in BUILT_IN:
             raise UnknownName("network", network, [*BUILT_IN, "module:function"])
         return network
+    if isinstance(network, nn.Module):
+        raise NetworkError("a network is given by the function that makes it, not by a module: a folder keeps its name")
+    if not hasattr(network, "__qualname__"):
+        raise NetworkError(f"a {type(network).__name__} has no name to be kept: give a function that can be imported")
     return f"{network.__module__}:{network.__qualname__}"
 
 
@@ -67,14 +71,18 @@ def make_backbone(network: Network, shape: tuple[int, ...], width: float, *, fro
             backbone = BUILT_IN[network](shape, width)
         else:
             backbone = (_imported(network) if isinstance(network, str) else network)()
-    except (ValueError, TypeError) as error:
-        raise NetworkError(f"network {name_of(network)}: {error}") from None
+    except NetworkError:
+        raise
+    except Exception as error:  # whatever one's own code may raise
+        raise NetworkError(f"network {name_of(network)}: {type(error).__name__}: {error}") from None
     if not isinstance(backbone, nn.Module):
         raise NetworkError(f"network {name_of(network)} gave a {type(backbone).__name__}, not an nn.Module")
     if frozen_statistics:
         freeze_running_statistics(backbone)
-    if not hasattr(backbone, "widths"):
+    if not (isinstance(network, str) and network in BUILT_IN):  # its own `widths` may mean anything
         backbone.widths = (_feature_width(backbone, shape, name_of(network)),)  # type: ignore[assignment]
+    if not any(parameter.requires_grad for parameter in backbone.parameters()):
+        raise NetworkError(f"network {name_of(network)} has no parameter that requires grad: it could learn nothing")
     return cast(Backbone, backbone)
 
 
@@ -105,8 +113,8 @@ def _imported(name: str) -> Callable[[], nn.Module]:
             found: object = importlib.import_module(module)
         for part in function.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise NetworkError(f"network {name}: {error}") from None
+    except Exception as error:  # whatever one's own code may raise while it is imported
+        raise NetworkError(f"network {name}: {type(error).__name__}: {error}") from None
     if not callable(found):
         raise NetworkError(f"network {name}: not a function")
     return cast(Callable[[], nn.Module], found)

@@ -26,5 +26,5 @@ class Seeds:
 
 def derive(*parts: int | str) -> int:
     """A seed that follows from these parts alone, the same on every machine."""
-    text = "/".join(map(str, parts)).encode()
+    text = "/".join(map(str, parts)).encode("utf-8", "surrogateescape")  # names of files need not be text
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1  # torch takes seeds below 2**63

@@ -59,7 +59,7 @@ class Recipe:
     @property
     def key(self) -> str:
         """Names the folder."""
-        return f"{self.name}-{hashlib.sha256(os.path.abspath(self.place).encode()).hexdigest()[:16]}"
+        return f"{self.name}-{hashlib.sha256(os.fsencode(os.path.abspath(self.place))).hexdigest()[:16]}"
 
 
 def cache_folder() -> Path:

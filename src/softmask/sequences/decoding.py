@@ -20,7 +20,8 @@ T = TypeVar("T")
 SIDE = 32
 LARGEST_FILE = 50_000_000
 MOST_PIXELS = 64_000_000  # asked of the header before anything is decoded
-STARTS_A_PROGRAM = {"EPS", "WMF"}
+REFUSED = {"EPS", "WMF", "IPTC"}
+"""They start a program, or hold a picture of any other kind and size."""
 BLOCK = 512
 
 
@@ -41,10 +42,10 @@ def decode(content: bytes, where: str, kind: Kind, size: tuple[int, int] = (SIDE
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata; our limit is below its own
             with Image.open(io.BytesIO(content), formats=list(kind.formats)) as image:
-                _check_extent(image, where)
+                _check_extent(image)
                 small = in_colour(image, turn_upright=kind.turn_upright).resize(size[::-1], Image.Resampling.BICUBIC)
-    except DataError:
-        raise
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
     except UnidentifiedImageError:
         raise DataError(f"{where}: not a whole picture of a kind that is read") from None
     except Exception as error:  # Pillow's readers of forty formats meet damage with every kind of error
@@ -87,7 +88,7 @@ def read_picture(path: str) -> tuple[str, bytes]:
 def any_kind() -> Kind:
     """All that Pillow reads by itself: some formats make it start another program, which no picture is worth."""
     Image.init()
-    return Kind(tuple(name for name in Image.OPEN if name not in STARTS_A_PROGRAM), turn_upright=True)
+    return Kind(tuple(name for name in Image.OPEN if name not in REFUSED), turn_upright=True)
 
 
 @cache
@@ -97,9 +98,9 @@ def known_endings() -> frozenset[str]:
     return frozenset(ending for ending, name in Image.registered_extensions().items() if name in formats)
 
 
-def _check_extent(image: Image.Image, where: str) -> None:
+def _check_extent(image: Image.Image) -> None:
     if image.width * image.height > MOST_PIXELS:
-        raise DataError(f"{where}: says that it has {image.width}x{image.height} pixels, more than {MOST_PIXELS}")
+        raise DataError(f"says that it has {image.width}x{image.height} pixels, more than {MOST_PIXELS}")
 
 
 def in_colour(image: Image.Image, *, turn_upright: bool = True) -> Image.Image:
@@ -109,7 +110,10 @@ def in_colour(image: Image.Image, *, turn_upright: bool = True) -> Image.Image:
     if image.mode == "F":
         raise DataError("pixels that are floats may mean anything: convert them to 8 or 16 bits")
     if image.mode.startswith("I"):  # 16 bits a pixel, which Pillow would cut off at 255 instead of scaling
-        return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 65535:
+            raise DataError("pixels of more than 16 bits may mean anything: convert them to 8 or 16 bits")
+        return Image.fromarray((values // 257).astype(np.uint8)).convert("RGB")
     if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")

@@ -192,7 +192,13 @@ def _listed(user: LeafUser, path: Path, full_name: str) -> Listed:
     labels = [whole_number(label, CLASSES) for label in user.y]
     for name in user.x:
         # A name, not a path: whoever wrote the list must not choose which files of this machine are opened.
-        if not isinstance(name, str) or PurePath(name).name != name or "\\" in name or not name.endswith(".jpg"):
+        if (
+            not isinstance(name, str)
+            or PurePath(name).name != name
+            or "\\" in name
+            or not name.endswith(".jpg")
+            or not name.isprintable()
+        ):
             raise DataError(f"{where} has a picture that is not the name of a .jpg file: {str(name)[:80]!r}")
     if None in labels:
         raise DataError(f"{where} has a label that is neither 0 nor 1")

@@ -13,8 +13,8 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from softmask.errors import DataError
@@ -73,6 +73,18 @@ def fetch(
     )
 
 
+class NotWritten(Exception):
+    """A file of ours, not the line, made trouble: another attempt would not help."""
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NotWritten(error.strerror or str(error)) from None
+
+
 class _Part:
     """A file that is not whole yet."""
 
@@ -91,6 +103,8 @@ class _Part:
         try:
             with urllib.request.urlopen(self._request(have), timeout=stalled) as answer:
                 self._append(answer, progress)
+        except NotWritten as error:
+            raise DataError(f"{self.path}: {error}; there is nothing wrong with the line") from None
         except urllib.error.HTTPError as error:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 self.remove()
@@ -140,15 +154,19 @@ class _Part:
             raise BrokenOff("the server sent another part than was asked for")
         if not continued:
             version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-            self.path.unlink(missing_ok=True)
-            self.notes.write_text(json.dumps({self.download.address: version}))
+            with _written():
+                self.path.unlink(missing_ok=True)
+                self.notes.write_text(json.dumps({self.download.address: version}))
         have = self.size()
-        with self.path.open("ab") as file:
+        with _written():
+            file = self.path.open("ab", buffering=0)
+        with file:
             while chunk := answer.read(CHUNK):
                 have += len(chunk)
                 if have > self.download.size:
                     break
-                file.write(chunk)
+                with _written():
+                    file.write(chunk)
                 progress(have, self.download.size)
         if have > self.download.size:
             self.remove()

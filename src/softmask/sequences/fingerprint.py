@@ -66,7 +66,10 @@ def content_digest(path: str) -> str:
 
 
 def files_below(folder: Path) -> list[str]:
-    """All plain files below a folder in the order of their paths; hidden ones and hidden folders are passed over."""
+    """All plain files below a folder in the order of their paths; hidden ones and hidden folders are passed over.
+
+    So are pipes and devices, whose end may never come; a link that leads nowhere is named when it is read.
+    """
     found: list[str] = []
     waiting = [str(folder)]
     while waiting:
@@ -75,7 +78,10 @@ def files_below(folder: Path) -> list[str]:
                 for entry in entries:
                     if entry.name.startswith("."):
                         continue
-                    (waiting if entry.is_dir() else found).append(entry.path)
+                    if entry.is_dir():
+                        waiting.append(entry.path)
+                    elif entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path)):
+                        found.append(entry.path)
         except OSError as error:
             raise DataError(f"{error.filename}: {error.strerror or error}") from None
     return sorted(found)

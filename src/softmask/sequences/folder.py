@@ -8,6 +8,8 @@ changed pictures are seen to be other tasks.
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -92,13 +94,20 @@ def is_divided(folder: Path) -> bool:
     return (folder / "train").is_dir() and bool(_folders_in(folder / "train"))
 
 
+def require_parts_only(folder: Path) -> None:
+    """Pictures in any other folder beside `train` would be passed over without a word."""
+    if strangers := [path.name for path in _folders_in(folder) if path.name not in PARTS]:
+        raise DataError(f"{folder}: beside 'train' there may be 'val' and 'test', but not {strangers[0]!r}")
+
+
 def _read_task(folder: Path) -> TaskFolder:
     inside = {path.name: path for path in _folders_in(folder)}
     if not is_divided(folder):
         parts = {"train": folder}
-    elif "test" not in inside or inside.keys() - set(PARTS):
-        raise DataError(f"{folder}: beside 'train' there must be 'test', and there may be 'val', but nothing else")
+    elif "test" not in inside:
+        raise DataError(f"{folder}: beside 'train' there must be 'test', and there may be 'val'")
     else:
+        require_parts_only(folder)
         parts = {part: inside[part] for part in PARTS if part in inside}
     classes = [path.name for path in _folders_in(parts["train"])]
     if len(classes) < 2:
@@ -106,14 +115,25 @@ def _read_task(folder: Path) -> TaskFolder:
     for path in parts.values():
         if other := {found.name for found in _folders_in(path)} - set(classes):
             raise DataError(f"{path}: has the class {min(other)!r}, which {parts['train']} has not")
-    files = {part: [_picture_files(path / name) for name in classes] for part, path in parts.items()}
+    files = {part: [pictures_below(path / name) for name in classes] for part, path in parts.items()}
     return TaskFolder(folder.name, classes, files)
 
 
-def _picture_files(folder: Path) -> list[str]:
+def pictures_below(folder: Path) -> list[str]:
+    """Files that by their endings are pictures; how many others there are is told."""
     if not folder.is_dir():
         return []
-    return [path for path in files_below(folder) if Path(path).suffix.lower() in known_endings()]
+    pictures, others = [], Counter[str]()
+    for path in files_below(folder):
+        ending = Path(path).suffix.lower()
+        if ending in known_endings():
+            pictures.append(path)
+        else:
+            others[ending or "none"] += 1
+    if others:
+        endings = ", ".join(f"{count} {ending}" for ending, count in others.most_common())
+        warnings.warn(f"{folder}: files that are no pictures by their endings are left out: {endings}", stacklevel=2)
+    return pictures
 
 
 def _folders_in(folder: Path) -> list[Path]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from softmask.errors import DataError
 from softmask.sequences.pictures import Counts
+from softmask.sequences.problems import too_many_brackets
 from softmask.sequences.reading import Limited, damaged
 
 LARGEST_FILE = 400_000_000  # unpacked; a file of a hundred writers has about 120 million bytes
@@ -145,6 +146,8 @@ def _read_json(path: Path) -> object:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as source:
             text = io.BufferedReader(Limited(cast(io.BufferedReader, source), LARGEST_FILE, str(path))).read()
+        if too_many_brackets(text):
+            raise DataError(f"{path}: refused, it has far more lists than pictures")
         return json.loads(text, parse_constant=_no_number)
     except DataError:
         raise

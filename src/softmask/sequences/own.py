@@ -69,13 +69,26 @@ def _task(
 
 
 def _tensors(samples: Samples) -> tuple[Tensor, Tensor]:
-    if isinstance(samples, tuple):
-        images, labels = samples
-        return images, labels
-    items = [samples[place] for place in range(len(samples))]  # type: ignore[arg-type]
-    if not items:
-        raise DataError("a data set without samples")
-    return torch.stack([_as_tensor(image) for image, _ in items]), torch.tensor([int(label) for _, label in items])
+    if isinstance(samples, (tuple, list)) and len(samples) == 2 and all(hasattr(part, "shape") for part in samples):
+        images, labels = (torch.as_tensor(np.ascontiguousarray(part)) for part in samples)
+    else:
+        items = [samples[place] for place in range(len(samples))]  # type: ignore[arg-type]
+        if not items:
+            raise DataError("a data set without samples")
+        try:
+            images = torch.stack([_as_tensor(image) for image, _ in items])
+            labels = torch.tensor([whole(label) for _, label in items])
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(f"expected tensors of pictures and labels, or a data set of such pairs: {error}") from None
+    return (images.to(torch.float32) if images.is_floating_point() else images), labels
+
+
+def whole(label: Any) -> int:
+    """A label; 1.9 is none, and must not become 1."""
+    number = int(label)
+    if number != label:
+        raise ValueError(f"a label must be a whole number, not {label}")
+    return number
 
 
 def _as_tensor(image: Any) -> Tensor:
@@ -90,6 +103,8 @@ def _check(what: str, images: Tensor, labels: Tensor) -> None:
         raise DataError(f"{what}: shape {tuple(images.shape)}, expected (count, channels, height, width)")
     if images.dtype != torch.uint8 and not images.is_floating_point():
         raise DataError(f"{what}: type {images.dtype}, expected bytes (uint8) or floating-point numbers")
+    if not images.isfinite().all():
+        raise DataError(f"{what}: some pixels are not finite")
     if labels.is_floating_point() or labels.shape != (len(images),) or int(labels.min()) < 0:
         raise DataError(f"{what}: labels must be {len(images)} whole numbers from 0")
 

@@ -111,6 +111,11 @@ def _encode(text: object, encoding: object) -> bytes:
     return text.encode("latin-1")
 
 
+def size_made(what: Name, arguments: tuple[Any, ...]) -> int:
+    """How many bytes a call copies: the file may recall one long text any number of times."""
+    return len(arguments[0]) if what is Name.ENCODE and arguments and isinstance(arguments[0], str) else 0
+
+
 MADE_BY: dict[Name, Callable[..., object]] = {
     Name.NEW_ARRAY: _new_array,
     Name.ARRAY_FROM_BYTES: _array,

@@ -14,7 +14,15 @@ from functools import partial
 from typing import IO, Any
 
 from softmask.errors import DataError
-from softmask.sequences.pickled_arrays import LONGEST_NAME, MADE_BY, MalformedError, Name, Unfinished, meaning_of
+from softmask.sequences.pickled_arrays import (
+    LONGEST_NAME,
+    MADE_BY,
+    MalformedError,
+    Name,
+    Unfinished,
+    meaning_of,
+    size_made,
+)
 from softmask.sequences.reading import DataFile
 
 # Each instruction may cost about a hundred bytes: this bounds memory and time. CIFAR-100 takes about 300,000.
@@ -51,6 +59,7 @@ class _Machine:
 
     def __init__(self, stream: IO[bytes], size: int) -> None:
         self.stream, self.left = stream, size
+        self.room = size  # for copies: an honest file has each text once
         self.stack: list[Any] = []
         self.outer: list[list[Any]] = []
         self.notes: dict[int, Any] = {}  # not a list as in Python's unpickler: a single large index would fill memory
@@ -155,6 +164,9 @@ class _Machine:
         what, arguments = self.last(2)
         if not isinstance(what, Name) or what not in MADE_BY or not isinstance(arguments, tuple):
             raise MalformedError("something is called that cannot be")
+        self.room -= size_made(what, arguments)
+        if self.room < 0:
+            raise MalformedError("it asks for more copies of its texts than it holds")
         self.push(MADE_BY[what](*arguments))
 
     def build(self) -> None:
