@@ -21,6 +21,7 @@ from softmask.runs.run import load as load_config
 from softmask.runs.run import run
 from softmask.runs.store import Store, StoreError
 from softmask.sequences import load_sequence, sequence_facts
+from softmask.sequences.checking import check_one
 from softmask.sequences.fingerprint import files_below
 from softmask.sequences.folder import is_divided
 from tests.sequences.generated import write_folder
@@ -211,3 +212,13 @@ def test_names_need_not_be_text(tmp_path: Path) -> None:
     named = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     write_folder(named, {os.fsdecode(b"t\xe9"): {"a": 4, "b": 4}})
     assert len(load(named).tasks) == 1
+
+
+def test_pictures_that_are_tested_and_trained_on_are_counted(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"t": {"a": 6, "b": 6}})
+    assert not any("trained or validated" in note for note in check_one(f"folder:{tmp_path}", None).notes)
+    for name in ("a", "b"):
+        for path in sorted((tmp_path / "t" / name).iterdir()):
+            shutil.copy(path, path.with_name(f"again-{path.name}"))
+    (note,) = [note for note in check_one(f"folder:{tmp_path}", None).notes if "trained or validated" in note]
+    assert int(note.split(": ")[-1].split()[0]) > 0

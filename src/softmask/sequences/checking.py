@@ -81,6 +81,10 @@ def check_one(name: str, root: Path | None) -> Checked:
             if here != there
         ]
         notes.append(f"{name} is not the paper's: {', '.join(different)}")
+    if leaked := tested_and_trained(sequence):
+        notes.append(
+            f"{name}: {leaked:,} of {sizes.test:,} test pictures are trained or validated on, too, in their task"
+        )
     return Checked(name, found, sizes, paper, tuple(_problems(sequence)), tuple(dict.fromkeys(notes)))
 
 
@@ -92,6 +96,15 @@ def sizes_of(sequence: TaskSequence) -> Sizes:
         validation=sum(task.val.count for task in sequence.tasks),
         test=sum(test.count for test in sequence.tests),
     )
+
+
+def tested_and_trained(sequence: TaskSequence) -> int:
+    """How many test pictures stand, pixel for pixel, among the training or validation pictures of the same task."""
+    count = 0
+    for task, test in zip(sequence.tasks, sequence.tests, strict=True):
+        seen = {row.tobytes() for part in (task.train, task.val) for row in part.images.numpy()}
+        count += sum(row.tobytes() in seen for row in test.images.numpy())
+    return count
 
 
 def _problems(sequence: TaskSequence) -> list[str]:
