@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from softmask import SoftMask
+
 Batch = tuple[Tensor, Tensor]
 
 
@@ -77,3 +79,23 @@ def train(backbone: nn.Module, head: nn.Module, optimizer: Optimizer, batches: l
         else:
             closure()
             optimizer.step()
+
+
+def half_blocked(backbone: nn.Module) -> tuple[SoftMask, dict[str, Tensor]]:
+    """A mask with importance 1 or 0, and where it is 1."""
+    mask = SoftMask(backbone)
+    blocked = {name: torch.rand_like(p) < 0.5 for name, p in backbone.named_parameters()}
+    mask.update({name: where.float() for name, where in blocked.items()})
+    return mask, blocked
+
+
+def everything(backbone: nn.Module) -> dict[str, Tensor]:
+    return {name: torch.ones_like(p) for name, p in backbone.named_parameters()}
+
+
+def moves(backbone: nn.Module, optimizer: Optimizer) -> bool:
+    before = copied(backbone)
+    for parameter in backbone.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return not same(copied(backbone), before)
