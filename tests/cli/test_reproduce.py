@@ -34,9 +34,9 @@ def test_every_name_is_documented(name: str) -> None:
 
 
 def test_all_methods_are_those_of_the_table(tmp_path: Path) -> None:
-    every = reproduce("ablation", tmp_path, "--methods", "all", "--dry-run")
+    every = reproduce("cross-head", tmp_path, "--methods", "all", "--dry-run")
     assert (every.code, every.errors()) == (0, [])
-    assert every.out.splitlines()[0] == reproduce("ablation", tmp_path, "--dry-run").out.splitlines()[0]
+    assert every.out.splitlines()[0] == reproduce("cross-head", tmp_path, "--dry-run").out.splitlines()[0]
 
 
 def test_a_file_for_programs_has_nothing_but_the_table() -> None:
