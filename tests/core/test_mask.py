@@ -548,6 +548,8 @@ def test_complex_parameters_are_refused_in_words() -> None:
 
     with pytest.raises(TypeError, match="complex parameters cannot be soft-masked: weight"):
         SoftMask(Waves())
+    beside = nn.Sequential(small_backbone(), Waves().requires_grad_(False))
+    assert "1.weight" not in SoftMask(beside).importance, "what is frozen needs no mask"
     backbone, head = small_backbone(), Waves()
     with pytest.raises(TypeError, match="complex"):
         SoftMask(backbone).attach(torch.optim.SGD([*backbone.parameters(), *head.parameters()], lr=0.1), head)

@@ -120,8 +120,8 @@ def _removed_untaught(folder: ModelFolder) -> bool:
         return False
 
 
-def _left_untaught(path: Path, wanted: dict[str, Any], settings: dict[str, Any]) -> bool:
-    """Whether a first `learn` with other settings was killed before it knew anything: that model is nobody's."""
+def _removed_leftover(path: Path, wanted: dict[str, Any], settings: dict[str, Any]) -> bool:
+    """Removes what a first `learn` with other settings left when it was killed before it knew anything; tells if so."""
     config = ModelFolder(path).read_config()
     known = config.to_dict() | {"input_shape": config.input_shape}
     same = all(known[name] == value for name, value in wanted.items()) and config.settings == settings
@@ -134,7 +134,7 @@ def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any],
     allow_own_code(network)
     if not ModelFolder(path).exists():
         return ContinualModel.create(path, settings=settings, device=device, **wanted)
-    if _left_untaught(path, wanted, settings):
+    if _removed_leftover(path, wanted, settings):
         return ContinualModel.create(path, settings=settings, device=device, **wanted)
     opened = ContinualModel.open(path, network, device=device)
     known = opened.config.to_dict() | {"input_shape": opened.config.input_shape}

@@ -34,8 +34,8 @@ def named_trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def require_real(parameters: Mapping[str, nn.Parameter]) -> None:
-    """Eq. 3 ranks real numbers."""
-    if strange := [name for name, parameter in parameters.items() if parameter.is_complex()]:
+    """Eq. 3 ranks real numbers. What is frozen is not ranked."""
+    if strange := [name for name, p in parameters.items() if p.requires_grad and p.is_complex()]:
         raise TypeError(f"complex parameters cannot be soft-masked: {', '.join(strange)}")
 
 
