@@ -99,3 +99,11 @@ def moves(backbone: nn.Module, optimizer: Optimizer) -> bool:
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     return not same(copied(backbone), before)
+
+
+def with_gradients(*modules: nn.Module) -> list[Tensor]:
+    """Fills every `.grad` with random numbers; returns copies."""
+    parameters = [p for module in modules for p in module.parameters()]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    return [parameter.grad.clone() for parameter in parameters]
