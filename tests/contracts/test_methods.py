@@ -1,12 +1,17 @@
 """What every registered method must do."""
 
+import gc
 from pathlib import Path
 
 import pytest
+import torch
 
 from softmask.learning.catalogue import METHODS
 from softmask.learning.method import Method
-from softmask.testing import METHOD_CHECKS
+from softmask.runs.config import make_config
+from softmask.runs.run import run
+from softmask.runs.store import Store
+from softmask.testing import METHOD_CHECKS, SMALL
 
 
 @pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
@@ -23,3 +28,25 @@ def test_has_a_card_and_is_named_like_its_file(name: str) -> None:
     assert entry.thing.__module__.rsplit(".", 1)[1].replace("_", "-") == name
     assert len(entry.card.splitlines()) >= 4
     assert entry.card.partition("\n")[0].endswith(".")
+
+
+@pytest.mark.filterwarnings("ignore")  # looking at every object that there is touches deprecated ones
+@pytest.mark.parametrize("name", METHODS.names())
+def test_a_run_leaves_nothing_for_the_garbage_collector(name: str, tmp_path: Path) -> None:
+    """Else a process that does one run after the other, as a search or a pool, holds several networks at a time."""
+    store = Store(tmp_path)
+    run(
+        make_config(name, "D-5", preset="short", seed=1, tasks=1, changes=SMALL), store
+    )  # fills what is kept on purpose
+    gc.collect()
+    gc.disable()
+    try:
+        before = _tensors()
+        run(make_config(name, "D-5", preset="short", seed=2, tasks=3, changes=SMALL), store)
+        assert _tensors() == before
+    finally:
+        gc.enable()
+
+
+def _tensors() -> int:
+    return sum(type(thing) in (torch.Tensor, torch.nn.Parameter) for thing in gc.get_objects())

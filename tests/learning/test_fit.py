@@ -139,6 +139,21 @@ def test_never_finite_is_diverged(scripted) -> None:
         fit.run().restore_best()
 
 
+def test_cosine_gives_the_rates_of_torchs_own_schedule_to_the_bit() -> None:
+    training = PRESETS["short"]
+    floor, last = training.lr_min / training.lr, training.epochs - 1
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], training.lr)
+    torchs = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda epoch: floor + (1 - floor) * (1 + math.cos(math.pi * epoch / last)) / 2
+    )
+    expected = []
+    for _ in range(training.epochs):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        torchs.step()
+    assert rates(Fit(tiny_method(), tiny_task(), training)) == expected
+
+
 def test_cosine_runs_all_epochs_down_to_the_lowest_rate() -> None:
     seen = rates(Fit(tiny_method(), tiny_task(), PRESETS["short"]))
     assert len(seen) == 10

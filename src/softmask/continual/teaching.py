@@ -70,7 +70,9 @@ def teach(
         batch = without_a_rest_of_one(method, training.batch, task.train.count)
         (task,) = method.stages([task], replace(training, batch=batch))
         method.begin_task(task)
-        method.learn(task, Fitter(method, task, training, watch=count))
+        fitter = Fitter(method, task, training, watch=count)
+        method.learn(task, fitter)
+        fitter.close()
         conclude(method, task)
     return Taught(method, task, describe(method, task, classes, epochs, time.monotonic() - start))
 

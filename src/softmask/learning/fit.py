@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from softmask.errors import SoftmaskError
 from softmask.learning.device import random_states, set_random_states
@@ -32,7 +32,8 @@ class Fit:
         self.learner, self.task, self.after_epoch = learner, task, after_epoch
         self.training = learner.adapted(training)
         self.optimizer = learner.make_optimizer(self.training.lr)
-        self.schedule = self._make_schedule()
+        self.first_rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.plateau = self._make_plateau() if self._stops_early else None
         self.epoch = self.stale = 0
         self.best_loss, self.best_epoch = math.inf, -1
         self.best = learner.snapshot()
@@ -57,7 +58,7 @@ class Fit:
 
     def follow(self, other: Fit) -> Fit:
         """Take over the age and the learning rate of another Fit, but none of its losses: judge from here on."""
-        self.epoch, self.schedule.last_epoch = other.epoch, other.schedule.last_epoch
+        self.epoch = other.epoch
         for own, theirs in zip(self.optimizer.param_groups, other.optimizer.param_groups, strict=True):
             own["lr"] = theirs["lr"]
         return self
@@ -86,11 +87,11 @@ class Fit:
         else:
             # Only an epoch at the lowest rate speaks against going on; the rate is that before the schedule's step.
             self.stale = self.stale + 1 if self._stops_early and lr <= self.training.lr_min else 0
-        if isinstance(self.schedule, ReduceLROnPlateau):
-            self.schedule.step(loss)
-        else:
-            self.schedule.step()
         self.epoch += 1
+        if self.plateau is not None:
+            self.plateau.step(loss)
+        else:
+            self._follow_cosine()
 
     def _weights_are_finite(self) -> bool:
         """The losses do not see a weight behind a closed gate, but an old task may."""
@@ -119,13 +120,14 @@ class Fit:
     def _stops_early(self) -> bool:
         return self.training.schedule == "plateau"
 
-    def _make_schedule(self) -> ReduceLROnPlateau | LambdaLR:
-        floor = self.training.lr_min / self.training.lr
-        if self.training.schedule == "cosine":
-            last = max(1, self.training.epochs - 1)
-            return LambdaLR(
-                self.optimizer, lambda epoch: floor + (1 - floor) * (1 + math.cos(math.pi * min(epoch / last, 1))) / 2
-            )
+    def _follow_cosine(self) -> None:
+        """By hand: torch's LambdaLR ties a knot around the optimizer, which then lives on after its task."""
+        floor, last = self.training.lr_min / self.training.lr, max(1, self.training.epochs - 1)
+        factor = floor + (1 - floor) * (1 + math.cos(math.pi * min(self.epoch / last, 1))) / 2
+        for group, first in zip(self.optimizer.param_groups, self.first_rates, strict=True):
+            group["lr"] = first * factor
+
+    def _make_plateau(self) -> ReduceLROnPlateau:
         # A group with a rate of its own keeps its distance to the first all the way down.
         floors = [self.training.lr_min * (group["lr"] / self.training.lr) for group in self.optimizer.param_groups]
         return ReduceLROnPlateau(
@@ -144,7 +146,7 @@ class Fit:
             "best_epoch": self.best_epoch,
             "best": self.best,
             "optimizer": self.optimizer.state_dict(),
-            "schedule": {k: v for k, v in self.schedule.state_dict().items() if k != "lr_lambdas"},
+            "schedule": {} if self.plateau is None else self.plateau.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -152,7 +154,8 @@ class Fit:
         self.best_loss, self.best_epoch = state["best_loss"], state["best_epoch"]
         self.best = dict(state["best"])
         self.optimizer.load_state_dict(dict(state["optimizer"]))
-        self.schedule.load_state_dict({"lr_lambdas": [None] * len(self.optimizer.param_groups), **state["schedule"]})
+        if self.plateau is not None:
+            self.plateau.load_state_dict(state["schedule"])
 
 
 class Fitter:
@@ -193,6 +196,11 @@ class Fitter:
     def drop(self, name: str) -> None:
         """Forget a Fit that is no longer needed."""
         self._fits.pop(name, None)
+
+    def close(self) -> None:
+        """The task is learned. Fits and Fitter hold each other, and copies of all weights with them: let them go."""
+        self._fits.clear()
+        self._save = self._watch = None
 
     def save(self) -> None:
         if self._save is None:

@@ -90,6 +90,7 @@ def _learn_stage(
         watch=note_epoch,
     )
     method.learn(task, fitter)
+    fitter.close()
     learned = time.monotonic()
     method.eval()
     facts = _end_task(method, task)
