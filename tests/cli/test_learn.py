@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from softmask.cli.learn import tell_what_is_left
+from softmask.cli.learn import open_or_create, tell_what_is_left
 from softmask.continual import ContinualModel
 from softmask.continual.folder import ModelFolder
 from softmask.runs.lease import Lease
@@ -139,11 +139,23 @@ def test_a_first_attempt_that_fails_leaves_no_model(few: Path, tmp_path: Path) -
 
 
 def test_a_first_attempt_that_was_killed_binds_nobody(few: Path, tmp_path: Path) -> None:
-    ContinualModel.create(tmp_path / "m", network="mlp", input_shape=(3, 8, 8))  # as far as a killed `learn` came
+    open_or_create(tmp_path / "m", {"network": "mlp", "input_shape": (3, 8, 8)}, {})  # as far as a killed `learn` came
     ended = softmask("learn", tmp_path / "m", few / "train" / "first", *TINY)
     assert ended.code == 0, ended.err
+    assert "made anew" in ended.err
     again = softmask("learn", tmp_path / "m", few / "train" / "second", "--size", 8)
     assert "decided when a model is made" in again.err
+
+
+def test_a_model_that_was_made_on_purpose_stays(few: Path, tmp_path: Path) -> None:
+    folder, made = tmp_path / "m", {"network": "mlp", "input_shape": (1, 20, 20), "width": 0.125, "seed": 7}
+    ContinualModel.create(folder, settings={"importance_dropout": False}, **made)
+    refused = softmask("learn", folder, few / "train" / "first", "--seed", 3)
+    assert "has seed 7, not 3" in refused.errors()[0]
+    ended = softmask("learn", folder, few / "train" / "first", "--set", "epochs=1")
+    assert ended.code == 0, ended.err
+    config = ContinualModel.open(folder).config
+    assert (config.seed, config.input_shape, config.settings) == (7, (1, 20, 20), {"importance_dropout": False})
 
 
 def test_the_name_is_that_of_the_folder_as_it_is_called(few: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from softmask.continual import ContinualModel, ModelConfig
 from softmask.continual.learner import OPEN_ENDED, LearnerError, make_method, method_settings, usual_training
+from softmask.errors import ConfigError
 from tests.continual.examples import QUICK, blobs, small_model
 
 
@@ -40,10 +41,15 @@ def test_settings_are_checked() -> None:
     assert method_settings("ewc", {"strength": 3}).strength == 3
     with pytest.raises(LearnerError, match="did you mean 'strength'"):
         method_settings("ewc", {"strenght": 3})
-    with pytest.raises(LearnerError, match="is a float"):
+    assert method_settings("ewc", {"lr": 0.1}).lr == 0.1
+    assert method_settings("ewc", {"lr": None}).lr is None
+    with pytest.raises(ConfigError, match=r"strength: .*number.*not 'much'"):
         method_settings("ewc", {"strength": "much"})
-    with pytest.raises(LearnerError, match="is a bool"):
-        method_settings("spg", {"importance_dropout": 1})
+    with pytest.raises(ConfigError, match=r"strength: .*not below|strength must"):
+        method_settings("ewc", {"strength": -1})
+    for wrong in (1, None):
+        with pytest.raises(ConfigError, match=f"importance_dropout: .*boolean.*not {wrong}"):
+            method_settings("spg", {"importance_dropout": wrong})
 
 
 @pytest.mark.parametrize(("known", "rate"), [(0, 0.05), (1, 0.01), (7, 0.01)])

@@ -1,6 +1,7 @@
 """A method of another package: found through its entry point, held to the same contract."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +35,21 @@ def test_is_found_and_passes_the_contract(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("passed ")
+
+
+def test_a_change_of_its_code_is_told(tmp_path: Path) -> None:
+    package = Path(shutil.copytree(OTHER_PACKAGE, tmp_path / "package", ignore=shutil.ignore_patterns("__pycache__")))
+    command = [sys.executable, "-m", "softmask", "grid", "--methods", "first-features,ncl", "--sequences", "D-5"]
+    command += ["--preset", "short", "--tasks", "1", "--set", "epochs=1", "--set", "width=0.0625"]
+    command += ["--store", str(tmp_path / "store"), "--executor", "serial"]
+
+    def notes() -> str:
+        env = {**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    assert "has changed" not in notes() + notes()
+    with (package / "first_features.py").open("a") as file:
+        file.write("\n# Another thought.\n")
+    assert notes().count("the code of first-features has changed") == 1

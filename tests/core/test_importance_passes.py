@@ -207,6 +207,11 @@ class Counting(nn.Module):
         return x
 
 
+class CountingLoss(Counting):
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
+        return F.cross_entropy(super().forward(logits), labels)
+
+
 def _busy_backbone() -> nn.Module:
     backbone = Roundabout(
         nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), Counting(), nn.Linear(8, 6), nn.Dropout(0.1)
@@ -326,3 +331,63 @@ def test_a_buffer_that_cannot_be_written_and_one_that_is() -> None:
 
 def test_a_parameter_without_entries_has_no_importance() -> None:
     assert importance_of(torch.empty(0, 3)).shape == (0, 3)
+
+
+class OnAGraph(nn.Module):
+    """Has the edges of a graph as a sparse buffer, and one that changes."""
+
+    def __init__(self, edges: Tensor) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 6), nn.BatchNorm1d(6)
+        self.register_buffer("edges", edges)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.layer(x @ self.edges.to_dense()))
+
+
+@pytest.mark.filterwarnings("ignore:running statistics", "ignore:Sparse")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_buffers_stay(layout: torch.layout) -> None:
+    edges = torch.eye(4).to_sparse(layout=layout)
+    backbone = OnAGraph(edges)
+    mask = SoftMask(backbone)
+    statistics = backbone.norm.running_mean.clone()
+    mask.consolidate(small_batches(), nn.Linear(6, 3), [nn.Linear(6, 2)])
+    assert mask.mean() > 0
+    assert backbone.edges is edges
+    assert torch.equal(backbone.norm.running_mean, statistics)
+
+
+class Checkpointed(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(super().forward, x.requires_grad_(), use_reentrant=True)
+
+
+def test_reentrant_checkpoints_give_what_plain_passes_give() -> None:
+    plain, head, old = small_backbone(), nn.Linear(6, 3), [nn.Linear(6, 2), nn.Linear(6, 5), nn.Linear(6, 1)]
+    checkpointed = Checkpointed(*plain)
+    masks = [SoftMask(backbone) for backbone in (plain, checkpointed)]
+    gradients = [torch.randn_like(p) for p in (*checkpointed.parameters(), *head.parameters())]
+    for parameter, gradient in zip((*checkpointed.parameters(), *head.parameters()), gradients, strict=True):
+        parameter.grad = gradient
+    for mask in masks:
+        mask.consolidate(small_batches(), head, old)
+    assert_close(masks[1].importance, masks[0].importance)
+    now = [p.grad for p in (*checkpointed.parameters(), *head.parameters())]
+    assert all(mine is theirs for mine, theirs in zip(now, gradients, strict=True))
+
+
+def test_what_a_bound_method_or_a_loss_changes_is_put_back() -> None:
+    backbone, head, loss = small_backbone(), nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), CountingLoss()
+    before = copied(head)
+    SoftMask(backbone).consolidate(small_batches(), head.forward, [head.forward], loss)
+    assert same(copied(head), before)
+    assert loss.calls == 0
+
+
+def test_a_backbone_that_was_frozen_since_gets_no_importance() -> None:
+    backbone = small_backbone()
+    mask = SoftMask(backbone)
+    backbone.requires_grad_(False)
+    mask.consolidate(small_batches(), nn.Linear(6, 3), [nn.Linear(6, 2)])
+    assert mask.mean() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -271,6 +272,37 @@ def test_sparse_gradients_are_scaled_and_stay_sparse(rows_twice: bool) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- no stale numbers
+
+
+def test_a_sparse_first_task_is_as_without_a_mask_to_the_bit() -> None:
+    """Rows that stand in a batch many times are added up by the optimizer, not before."""
+    torch.manual_seed(1)
+    words = nn.Embedding(20, 8, sparse=True)
+    masked = copy.deepcopy(words)
+    for module in (words, masked):
+        torch.manual_seed(2)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        handle = SoftMask(masked).attach(optimizer) if module is masked else None
+        for _ in range(20):
+            optimizer.zero_grad()
+            module(torch.randint(20, (64,))).square().sum().backward()
+            optimizer.step()
+        if handle:
+            handle.remove()
+    assert torch.equal(words.weight, masked.weight)
+
+
+def test_a_head_may_be_one_parameter_but_nothing_else() -> None:
+    backbone, head = nn.Linear(3, 2), nn.Linear(2, 2)
+    mask = SoftMask(backbone)
+    mask.update({name: torch.full_like(p, 0.5) for name, p in backbone.named_parameters()})
+    gradients = with_gradients(head)
+    mask.apply(head.weight)
+    torch.testing.assert_close(head.weight.grad, gradients[0] / 2)
+    torch.testing.assert_close(head.bias.grad, gradients[1])
+    for wrong in ([head], head.named_parameters()):
+        with pytest.raises(TypeError, match="one by one"):
+            mask.apply(wrong)  # type: ignore[arg-type]
 
 
 def _factor_and_mean(mask: SoftMask, backbone: nn.Linear) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -136,3 +137,37 @@ def test_a_head_with_an_optimizer_of_its_own(kind: type[Optimizer]) -> None:
         for optimizer in optimizers:
             optimizer.step()
     assert same(copied(backbone) | copied(head), before), "the average importance is 1: the head may not move either"
+
+
+class Around(Optimizer):
+    """Decays, then lets another optimizer take the step."""
+
+    def __init__(self, parameters: Any, inner: Optimizer) -> None:
+        self.optimizer = inner
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.mul_(0.9)
+        return self.optimizer.step(closure)
+
+
+@pytest.mark.parametrize("importance", [0.0, 0.5, 1.0])
+def test_what_an_outer_optimizer_adds_is_masked_too(importance: float) -> None:
+    backbone = small_backbone()
+    free, mask = copy.deepcopy(backbone), with_importance(backbone, importance)
+    before = [p.detach().clone() for p in backbone.parameters()]
+    for module in (backbone, free):
+        optimizer = Around(module.parameters(), Adam(module.parameters()))
+        give_gradients(module)
+        if module is free:
+            optimizer.step()
+        else:
+            with mask.attach(optimizer):
+                optimizer.step()
+    for was, masked, unmasked in zip(before, backbone.parameters(), free.parameters(), strict=True):
+        torch.testing.assert_close(masked, was + (1 - importance) * (unmasked - was))
+    if importance == 1:
+        assert all(torch.equal(was, p) for was, p in zip(before, backbone.parameters(), strict=True))

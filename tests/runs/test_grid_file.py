@@ -103,3 +103,8 @@ def test_seeds(text: str, meant: list[int]) -> None:
 def test_no_seeds(text: str) -> None:
     with pytest.raises(ConfigError, match="seeds are given as in"):
         parse_seeds(text)
+
+
+def test_a_date_is_no_range_of_seeds() -> None:
+    with pytest.raises(ConfigError, match="more than 10,000 seeds"):
+        parse_seeds("1,2-20261118")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from softmask.learning.catalogue import METHODS
-from softmask.runs.index import Index
+from softmask.runs.index import FORMAT, Index
 from softmask.runs.run import run
 from softmask.runs.store import Store, StoredRun
 from softmask.runs.stored_run import signature
@@ -95,7 +95,7 @@ def test_a_run_that_goes_on_is_seen_by_who_holds_it(store: Store) -> None:
         lambda file: file.write_text("{"),
         lambda file: file.write_text("[]"),
         lambda file: file.write_text(json.dumps({"format": 0, "runs": {"finished": {}}})),
-        lambda file: file.write_text(json.dumps({"format": 1, "runs": {"finished": {"signature": [1]}}})),
+        lambda file: file.write_text(json.dumps({"format": FORMAT, "runs": {"finished": {"signature": [1]}}})),
         lambda file: file.write_text(file.read_text().replace('"seeds": [1', '"seeds": ["1"')),
         lambda file: file.write_text(file.read_text().replace('"ways": {"', '"ways": {"other-')),
         lambda file: file.write_text(file.read_text().replace('"status"', '"state"')),
@@ -106,7 +106,7 @@ def test_a_spoilt_index_changes_nothing(store: Store, tmp_path: Path, spoil: Cal
     first = seen(store)
     spoil(index_file(tmp_path))
     assert seen(store) == first
-    assert json.loads(index_file(tmp_path).read_text())["format"] == 1
+    assert json.loads(index_file(tmp_path).read_text())["format"] == FORMAT
 
 
 def test_nowhere_to_keep_it_is_no_problem(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

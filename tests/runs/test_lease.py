@@ -45,7 +45,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
     other.write_text("dear to its owner")
     (folder / name).symlink_to(other)
     if name == "lease.lock":
-        with pytest.raises(SoftmaskError, match="it is a link"), Lease(folder):
+        with pytest.raises(SoftmaskError, match="it is not a plain file"), Lease(folder):
             pass
     else:
         with Lease(folder):
@@ -161,15 +161,15 @@ def test_a_removed_folder_is_noticed_and_one_that_comes_back_is_still_ours(tmp_p
 
 def test_a_moment_in_which_it_cannot_be_read_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "PAUSES", (0.0, 0.0, 0.0))
-    read, failures = lease_module._start_of, iter([True, True])
+    read, failures = lease_module.opened_if_plain, iter([True, True])
 
-    def now_and_then(path: Path) -> bytes:
-        if next(failures, False):
+    def now_and_then(path: Path, flags: int) -> int:
+        if path.name == "lease.json" and next(failures, False):
             raise OSError("stale file handle")
-        return read(path)
+        return read(path, flags)
 
     with Lease(tmp_path) as lease:
-        monkeypatch.setattr(lease_module, "_start_of", now_and_then)
+        monkeypatch.setattr(lease_module, "opened_if_plain", now_and_then)
         lease.require()
 
 

@@ -87,8 +87,13 @@ def test_places_of_whole_numbers() -> None:
 
 def test_what_was_fixed_goes_with_what_is_found() -> None:
     changes = {"settings.damping": 0.01, "drop1": 0.1, "training.lr": 0.1, "width": 0.5}
-    assert plan("si", changes=changes).fixed() == {"settings": {"damping": 0.01}, "network": {"drop1": 0.1}}
-    assert plan("mtl", changes={"training.lr": 0.1}).fixed() == {"settings": {}, "network": {}}
+    assert plan("si", changes=changes).fixed() == {
+        "settings": {"damping": 0.01},
+        "network": {"drop1": 0.1},
+        "training": {"lr": 0.1},
+    }
+    fixed = plan("mtl", changes={"training.lr": 0.1, "batch": 16, "epochs": 1, "width": 0.25}).fixed()
+    assert fixed == {"settings": {}, "network": {}, "training": {"lr": 0.1, "batch": 16}}
 
 
 def test_few_values_are_all_tried_and_none_twice() -> None:

@@ -153,6 +153,14 @@ def test_it_can_be_run(tmp_path: Path) -> None:
         make_config("ncl", name, tasks=3)
 
 
+def test_a_folder_has_one_name(tmp_path: Path) -> None:
+    name = f"folder:{write_folder(tmp_path, PETS)}"
+    for spelling in (f"{name}/", f"{name}/../{name.rpartition('/')[2]}//"):
+        assert make_config("ncl", spelling) == make_config("ncl", name)
+    with pytest.raises(ConfigError, match="folder:PATH needs a path"):
+        make_config("ncl", "folder:")
+
+
 def test_trains_are_a_class_like_any_other(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "1.png").touch()

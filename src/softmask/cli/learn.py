@@ -22,6 +22,8 @@ from softmask.errors import ConfigError, SoftmaskError, choices
 from softmask.learning.training import Training
 from softmask.runs.lease import FolderBusyError, Lease
 
+MADE_BY_LEARN = "made by learn"
+"""A note in the history of a model that exists only because its first task was to be learned."""
 Model = Annotated[Path, typer.Argument(help="Folder of the model.")]
 OwnNetwork = Annotated[
     str | None,
@@ -56,6 +58,8 @@ def learn(
     _, settings = split_changes(changes)  # what is wrong with them is told before anything is made
     if channels not in (None, 1, 3):
         raise typer.BadParameter("pictures have 1 (grey) or 3 channels (colour)", param_hint="--channels")
+    if Path(os.path.abspath(model)).is_relative_to(os.path.abspath(pictures)):
+        raise typer.BadParameter("the model would be taken for a class: put it beside the pictures, not among them")
     is_new = not ModelFolder(model).exists()
     side = wanted_shape(size, channels, None if is_new else ModelFolder(model).read_config().input_shape)
     wanted = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
@@ -121,21 +125,28 @@ def _removed_untaught(folder: ModelFolder) -> bool:
 
 
 def _removed_leftover(path: Path, wanted: dict[str, Any], settings: dict[str, Any]) -> bool:
-    """Removes what a first `learn` with other settings left when it was killed before it knew anything; tells if so."""
-    config = ModelFolder(path).read_config()
+    """Removes what a first `learn` with other settings left when it was killed before it knew anything; tells if so.
+
+    A model that somebody made on purpose stays, though it knows nothing yet.
+    """
+    folder = ModelFolder(path)
+    config = folder.read_config()
     known = config.to_dict() | {"input_shape": config.input_shape}
     same = all(known[name] == value for name, value in wanted.items()) and config.settings == settings
-    return not config.tasks and not same and _removed_untaught(ModelFolder(path))
+    if config.tasks or same or not folder.has_noted(MADE_BY_LEARN) or not _removed_untaught(folder):
+        return False
+    tell(f"{path} was begun with other settings and knows nothing yet: made anew")
+    return True
 
 
 def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any], device: str = "cpu") -> ContinualModel:
     """What is asked of a new model must not contradict one that is there."""
     network = wanted.get("network")
     allow_own_code(network)
-    if not ModelFolder(path).exists():
-        return ContinualModel.create(path, settings=settings, device=device, **wanted)
-    if _removed_leftover(path, wanted, settings):
-        return ContinualModel.create(path, settings=settings, device=device, **wanted)
+    if not ModelFolder(path).exists() or _removed_leftover(path, wanted, settings):
+        created = ContinualModel.create(path, settings=settings, device=device, **wanted)
+        ModelFolder(path).note({"kind": MADE_BY_LEARN})
+        return created
     opened = ContinualModel.open(path, network, device=device)
     known = opened.config.to_dict() | {"input_shape": opened.config.input_shape}
     for name, value in wanted.items():

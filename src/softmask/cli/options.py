@@ -69,8 +69,8 @@ def parse_changes(changes: list[str] | None) -> dict[str, Any]:
 
 
 def with_precision(changes: list[str] | None, precision: str | None) -> list[str]:
-    """`--precision X` is short for `--set precision=X`."""
-    return [*(changes or []), *([] if precision is None else [f"precision={precision}"])]
+    """`--precision X` is short for `--set precision=X`, which goes before it."""
+    return [*([] if precision is None else [f"precision={precision}"]), *(changes or [])]
 
 
 def all_changes(settings: str | None, changes: list[str] | None, method: str, sequence: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import Tensor
 from softmask.continual.description import MOST_CLASSES, check_name
 from softmask.errors import DataError
 from softmask.learning.task import Batches, Normalisation
-from softmask.sequences.decoding import any_kind, decode, in_colour, read_picture
+from softmask.sequences.decoding import any_kind, decode, in_colour, known_endings, read_picture
 from softmask.sequences.folder import is_divided, pictures_below, require_parts_only
 from softmask.sequences.own import whole
 from softmask.sequences.problems import DataErrors, Problems
@@ -199,6 +200,8 @@ def _read_folder(folder: Path, shape: Shape) -> Labelled:
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(classes) < 2:
         raise DataError(f"{folder}: {len(classes)} folders in it; expected one folder of pictures for each class")
+    if beside := sum(path.is_file() and path.suffix.lower() in known_endings() for path in folder.iterdir()):
+        warnings.warn(f"{folder}: pictures beside the folders of classes are left out: {beside}", stacklevel=2)
     files, labels = [], []
     for label, name in enumerate(classes):
         found = pictures_below(folder / name)

@@ -18,6 +18,7 @@ from softmask.sequences.problems import too_many_brackets
 FORMAT = 1
 LARGEST_SIDE, MOST_CLASSES, MOST_TASKS, LONGEST_NAME = 4096, 100_000, 10_000, 200
 MOST_PROBED = 1_000_000
+SMALLEST_SPREAD = 1e-6  # of pictures, whose values lie in 0..1: divided by less, they would leave the range of floats
 
 
 class DescriptionError(SoftmaskError):
@@ -54,8 +55,10 @@ class KnownTask:
             check_name(name, "a class's name")
         if not 2 <= len(self.classes) <= MOST_CLASSES or len(set(self.classes)) != len(self.classes):
             raise ValueError(f"task {self.name!r} needs 2 to {MOST_CLASSES} classes, no two of one name")
-        if self.samples < 1 or self.epochs < 0 or not 0 <= self.probe <= MOST_PROBED or not 0 <= self.accuracy <= 1:
-            raise ValueError(f"task {self.name!r}: a count or its accuracy is out of range")
+        if self.samples < 1 or self.epochs < 0 or not 0 <= self.probe <= MOST_PROBED:
+            raise ValueError(f"task {self.name!r}: a count is out of range")
+        if not all(0 <= share <= 1 for share in (self.accuracy, self.room or 0)) or not math.isfinite(self.seconds):
+            raise ValueError(f"task {self.name!r}: its accuracy, room or time is out of range")
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class ModelConfig:
             raise ValueError("input_shape, width, seed or generation is out of range")
         if len(self.tasks) > MOST_TASKS or len({task.name for task in self.tasks}) != len(self.tasks):
             raise ValueError("too many tasks, or two of one name")
-        if len(self.mean) != len(self.std) or not all(share > 0 for share in self.std):
+        if len(self.mean) != len(self.std) or not all(spread >= SMALLEST_SPREAD for spread in self.std):
             raise ValueError("mean and std do not fit each other")
         if (self.mean and len(self.mean) != self.input_shape[0]) or not all(map(math.isfinite, self.mean + self.std)):
             raise ValueError("mean and std do not fit the channels of input_shape")

@@ -26,11 +26,12 @@ from torch import Tensor
 
 from softmask.continual.description import DescriptionError, ModelConfig, parse_config
 from softmask.errors import SoftmaskError
-from softmask.runs.lease import opened_unless_a_link
+from softmask.runs.lease import opened_if_plain
 from softmask.runs.state_file import StateFileError, read_state, write_json, write_state
 
 LARGEST_CONFIG = 64_000_000
 ROOM_FOR_HEADER = 16_000_000
+START_OF_HISTORY = 100_000
 OURS = re.compile(r"(generation-\d{6,}|probe-\d{3,})\.safetensors(\.tmp)?|config\.json\.tmp|lease\.json\.tmp")
 LEASE = ("lease.json", "lease.lock")
 DTYPES = {"F32": "torch.float32", "F64": "torch.float64", "F16": "torch.float16", "BF16": "torch.bfloat16"}
@@ -122,17 +123,26 @@ class ModelFolder:
 
     def note(self, event: Mapping[str, Any]) -> None:
         """For people to read; the model does not depend on it."""
-        with open(opened_unless_a_link(self.history, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
+        with open(opened_if_plain(self.history, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
             file.write((json.dumps(event) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
+
+    def has_noted(self, kind: str) -> bool:
+        """Whether the beginning of the history has such an event."""
+        with suppress(OSError, SoftmaskError), open(opened_if_plain(self.history, os.O_RDONLY), "rb") as file:
+            return json.dumps({"kind": kind}).encode() in file.read(START_OF_HISTORY)
+        return False
 
     def tidy(self, config: ModelConfig) -> None:
         """Removes earlier generations and what killed processes left. Only for whoever may write."""
         wanted = {self.numbers(config.generation).name, *(self.probe(i).name for i in range(len(config.tasks)))}
         for name in os.listdir(self.path):
             if OURS.fullmatch(name) and name not in wanted:
-                (self.path / name).unlink(missing_ok=True)
+                try:
+                    (self.path / name).unlink(missing_ok=True)
+                except OSError as error:
+                    raise ModelFolderError(f"{self.path / name} is in the way: {error.strerror}") from None
 
     def remove(self) -> None:
         """Of a model that was never taught: all its files, and the folder if nothing else is in it."""
@@ -185,9 +195,14 @@ def read_checked(file: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(leaves(state))
     _compare(file, shapes, {n: (tuple(t.shape), str(t.dtype)) for n, t in found.items() if isinstance(t, Tensor)})
     for name, value in wanted.items():
-        if not isinstance(value, Tensor) and found.get(name, value) != value:
+        if not isinstance(value, Tensor) and not _same(name, found.get(name, value), value):
             raise ModelFolderError(f"{file}: {name} is {found[name]!r}, not {value!r}")
     return dict(state)
+
+
+def _same(place: str, found: Any, wanted: Any) -> bool:
+    """A network of one's own may have extra state that changes as it learns; all else the description decides."""
+    return type(found) is type(wanted) if place.startswith("/backbone.") else bool(found == wanted)
 
 
 def _nested_alike(found: Any, wanted: Any) -> bool:

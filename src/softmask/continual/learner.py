@@ -23,6 +23,7 @@ from softmask.learning.networks import Backbone
 from softmask.learning.problem import Problem
 from softmask.learning.seeds import Seeds, derive
 from softmask.learning.training import Training
+from softmask.runs.config import validated
 
 # Those whose memory does not depend on the number of tasks, and that take the backbone as it is.
 OPEN_ENDED = ("spg", "spg-no-chi", "spg-no-smh", "spg-hard", "spg-fi", "ewc", "ewc-gi", "si", "ncl")
@@ -108,14 +109,11 @@ def load_method(folder: ModelFolder, config: ModelConfig, given: Network | None)
 def method_settings(method: str, settings: Mapping[str, Any]) -> Any:
     """The method's `Settings`, or a line that names what it does not have."""
     kind = METHODS.load(method).Settings
-    known = {field.name: type(field.default) for field in dataclasses.fields(kind)}
-    for name, value in settings.items():
+    known = [field.name for field in dataclasses.fields(kind)]
+    for name in settings:
         if name not in known:
             raise LearnerError(f"{method} has no setting {name!r}{choices(name, known)}")
-        kinds = (int, float) if known[name] is float else (known[name], type(None))
-        if not isinstance(value, kinds) or (isinstance(value, bool) and known[name] is not bool):
-            raise LearnerError(f"setting {name} of {method} is a {known[name].__name__}, not {value!r}")
-    return kind(**settings)
+    return validated(kind, dict(settings), f"settings of {method}")
 
 
 def mask_of(method: Method) -> SoftMask | None:

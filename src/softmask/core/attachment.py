@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from softmask.core.parameters import require_real
+from softmask.core.parameters import require_maskable
 from softmask.core.shards import local
 
 if TYPE_CHECKING:
@@ -42,14 +42,17 @@ class Attachment:
     def __init__(self, mask: SoftMask, optimizer: Optimizer, head: Sequence[nn.Parameter], scale: str) -> None:
         if scale not in SCALES:
             raise ValueError(f"scale must be one of {', '.join(SCALES)}, not {scale!r}")
-        # Trainers wrap an optimizer in another that has no hooks of its own; the inner one takes the steps.
-        while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        # Trainers wrap an optimizer in another that has no hooks of its own; the inner one takes the steps. One that
+        # has them adds something of its own to the inner steps, which is to be masked with them.
+        while not hasattr(optimizer, "_optimizer_step_pre_hooks") and isinstance(
+            inner := getattr(optimizer, "optimizer", None), Optimizer
+        ):
             optimizer = inner
         if optimizer in mask.attached:
             raise RuntimeError("this mask is already attached to this optimizer: remove() the earlier handle first")
         if not concerned(mask, optimizer, head):
             raise ValueError("the optimizer holds no parameter of the backbone or the head: it needs no mask")
-        require_real({f"head parameter {index}": parameter for index, parameter in enumerate(head)})
+        require_maskable({f"head parameter {index}": parameter for index, parameter in enumerate(head)})
         self.mask, self.optimizer, self.head, self.scale = mask, optimizer, list(head), scale
         self._before: list[tuple[nn.Parameter, Tensor, str | float]] = []
         self._outermost: FrameType | None = None
@@ -147,7 +150,7 @@ class Attachment:
         self._before = [(p, p.detach().clone(), which) for p, which in scaled if id(p) in held]
 
     def _mask_of(self, name: str, parameter: nn.Parameter) -> Tensor:
-        return local(self.mask.effective(self.mask.importance_for(name, parameter)).to(parameter.device))
+        return local(self.mask.effective(self.mask.importance[name]).to(parameter.device))
 
     def _masked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def masked_closure() -> Any:

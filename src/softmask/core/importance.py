@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from softmask.core.chain import is_changed
 from softmask.core.crossing import chain_crossing
-from softmask.core.parameters import named_trainable, unwrapped
+from softmask.core.parameters import modules_behind, named_trainable, unwrapped
 from softmask.core.shards import (
     any_sharded,
+    gradients_left_behind,
     is_sharded,
     like_shards,
     local,
     over_shards,
-    sharded_gradients,
     standardised_shards,
 )
 
@@ -82,7 +82,7 @@ def cross_head_importance(
     if not heads:
         return {}
     importance: dict[str, Tensor] = {}
-    with undisturbed(backbone, *(head for head in heads if isinstance(head, nn.Module))):
+    with undisturbed(backbone, *modules_behind(heads)):
         batches = repeatable(batches)
         fast = _through_chain(backbone, batches, heads)
         if fast is not None:
@@ -133,7 +133,7 @@ def undisturbed(*modules: nn.Module) -> Iterator[None]:
     """Gradients may be taken inside; buffers, modes and the caller's random state are afterwards as before."""
     parts = list({part: None for module in modules for part in module.modules()})
     modes = [part.training for part in parts]
-    buffers = [(part, name, b, b.clone()) for part in parts for name, b in part._buffers.items() if b is not None]
+    buffers = [(part, name, b, _kept(b)) for part in parts for name, b in part._buffers.items() if b is not None]
     gradients = [(p, p.grad) for part in parts for p in part._parameters.values() if p is not None]
     cuda = sorted({p.device.index or 0 for module in modules for p in module.parameters() if p.device.type == "cuda"})
     with ExitStack() as stack:
@@ -155,8 +155,13 @@ def undisturbed(*modules: nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for part, name, buffer, value in buffers:
                     part._buffers[name] = buffer  # a forward pass may have put another tensor in its place
-                    if not torch.equal(buffer, value):  # one that is expanded cannot be written to, nor was it
+                    if value is not None and not torch.equal(buffer, value):  # an expanded one cannot be written to
                         buffer.copy_(value)
+
+
+def _kept(buffer: Tensor) -> Tensor | None:
+    """A copy to compare with. Sparse buffers, as a graph's edges, are replaced if anything, not written to."""
+    return buffer.clone() if buffer.layout == torch.strided else None
 
 
 def _summed_gradients(
@@ -181,11 +186,25 @@ def _summed_gradients(
 
 
 def _gradients(loss: Tensor, parameters: dict[str, nn.Parameter], again: bool = False) -> Sequence[Tensor | None]:
-    if not loss.requires_grad:  # no watched parameter takes part
+    if not loss.requires_grad or not parameters:  # no watched parameter takes part
         return [None] * len(parameters)
-    if any_sharded(parameters.values()):
-        return sharded_gradients(loss, parameters.values())
+    if any_sharded(parameters.values()) or _is_checkpointed(loss):
+        return gradients_left_behind(loss, parameters.values(), again)
     return torch.autograd.grad(loss, list(parameters.values()), retain_graph=again, allow_unused=True)
+
+
+def _is_checkpointed(loss: Tensor) -> bool:
+    """Whether a part is computed anew in the backward pass by torch's reentrant way, which refuses `autograd.grad`."""
+    waiting, seen = [loss.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            return True
+        seen.add(node)
+        waiting += [before for before, _ in node.next_functions]
+    return False
 
 
 def _keep_largest(importance: dict[str, Tensor], gradients: dict[str, Tensor]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence, Set
 from typing import Any, Literal
-from weakref import WeakSet
+from weakref import ReferenceType, WeakSet, ref
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from softmask.core.attachment import Attachment
 from softmask.core.compact import PRECISIONS, CompactImportance, Precision, decoded
 from softmask.core.importance import Batches, cross_head_importance, gradient_importance, repeatable, undisturbed
 from softmask.core.moment import Moment
-from softmask.core.parameters import named_parameters, parameters_of, require_real, unwrapped
+from softmask.core.parameters import modules_behind, named_parameters, parameters_of, require_maskable, unwrapped
 from softmask.core.shards import is_sharded, like_shards, local, over_shards
 from softmask.core.statistics import unprotected_statistics
 
@@ -48,6 +48,7 @@ class SoftMask:
         self.importance: MutableMapping[str, Tensor] = {} if precision == "float32" else CompactImportance(precision)
         """Accumulated importance by parameter name, float32. Replaced, never changed in place, by `update`."""
         self.attached: WeakSet[Optimizer] = WeakSet()
+        self._objects: dict[str, ReferenceType[nn.Parameter]] = {}
         self._factors: dict[str, tuple[Moment, Tensor]] = {}
         self._mean: tuple[Moment, float] | None = None
         if not self.parameters():
@@ -64,7 +65,7 @@ class SoftMask:
         return {"backbone": self.backbone, "threshold": self.threshold, "importance": self.importance}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, attached=WeakSet(), _factors={}, _mean=None)
+        self.__dict__.update(state, attached=WeakSet(), _objects={}, _factors={}, _mean=None)
 
     @property
     def stored(self) -> Mapping[str, Tensor]:
@@ -73,13 +74,35 @@ class SoftMask:
 
     @torch.inference_mode(False)
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The watched parameters. One that is made trainable later joins with no importance."""
-        found = named_parameters(self.backbone)
-        require_real(found)
+        """The watched parameters. One that is made trainable later joins with no importance.
+
+        Importance goes along where a parameter gets another name, as adapters and pruning give it. What would be lost,
+        because its parameter is gone or has another shape, is an error.
+        """
+        found, kept = named_parameters(self.backbone), self.stored
+        require_maskable(found)
+        joins = any(parameter.requires_grad and name not in kept for name, parameter in found.items())
+        if joins or not self._objects or not all(_fits(tensor, found.get(name)) for name, tensor in kept.items()):
+            self._follow(found)
+        return {name: found[name] for name in self.importance}
+
+    def _follow(self, found: Mapping[str, nn.Parameter]) -> None:
+        was = {id(known()): name for name, known in self._objects.items() if name in self.importance}
+        moved = {name: was[id(p)] for name, p in found.items() if was.get(id(p), name) != name}
+        gone = [name for name, tensor in self.stored.items() if not _fits(tensor, found.get(name))]
+        gone = [name for name in gone if name not in moved.values()]
+        if lost := [name for name in gone if _whole(self.importance[name], lambda part: part != 0)]:
+            now = {name: f"has shape {tuple(found[name].shape)}" if name in found else "is gone" for name in lost}
+            told = (f"{name!r} {now[name]}, but its importance {tuple(self.stored[name].shape)}" for name in lost)
+            raise ValueError(f"{'; '.join(told)}: if that is meant, take it out (`del mask.importance[name]`)")
+        along = {name: self.importance[old] for name, old in moved.items()}
+        for name in {*moved.values(), *gone}:
+            del self.importance[name]
+        self.importance.update(along)
         for name, parameter in found.items():
             if parameter.requires_grad and name not in self.importance:
                 self.importance[name] = torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False)
-        return {name: found[name] for name in self.importance if name in found}
+        self._objects = {name: ref(found[name]) for name in self.importance}
 
     def attach(
         self,
@@ -118,7 +141,7 @@ class SoftMask:
 
     def factor(self, name: str, like: Tensor) -> Tensor:
         """One minus the (soft or hard) mask of a parameter, on its device: what is left of its gradient in eq. 6."""
-        importance = self.importance_for(name, like)
+        importance = self.importance[name]
         if isinstance(self.importance, CompactImportance):
             return 1 - self.effective(importance).to(like.device)  # kept, it would take the room that was saved
         moment, factor = self._factors.get(name, (None, importance))
@@ -126,12 +149,6 @@ class SoftMask:
             factor = 1 - self.effective(importance).to(like.device)
             self._factors[name] = Moment({name: importance}, self.threshold), factor
         return factor
-
-    def importance_for(self, name: str, like: Tensor) -> Tensor:
-        importance = self.importance[name]
-        if importance.shape != like.shape:
-            raise ValueError(f"{name!r} has shape {tuple(like.shape)}, but its importance {tuple(importance.shape)}")
-        return importance
 
     def consolidate(
         self,
@@ -146,8 +163,9 @@ class SoftMask:
         leaves weights, buffers, `.grad`, modes and the random state as they were. Under `torch.distributed` every
         process calls it with its own batches; all end with the same importance.
         """
+        self.parameters()  # what cannot be kept is told before it is measured
         previous_heads, inner = tuple(previous_heads), unwrapped(self.backbone)
-        with undisturbed(*(module for module in (head, *previous_heads) if isinstance(module, nn.Module))):
+        with undisturbed(*modules_behind((head, *previous_heads, loss))):
             batches = repeatable(batches)
             own = gradient_importance(self.backbone, batches, [lambda x, y: loss(head(inner(x)), y)])
         cross = cross_head_importance(self.backbone, batches, previous_heads)
@@ -207,6 +225,7 @@ class SoftMask:
         for name, tensor in given.items():
             own = tensor.detach().to(again[name].device, copy=True)
             self.importance[name] = decoded(own)
+        self._objects = {name: ref(again[name]) for name in given}
 
     def effective(self, importance: Tensor) -> Tensor:
         """The mask that an importance stands for: itself, or 1 above the threshold and 0 elsewhere."""
@@ -230,10 +249,14 @@ def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:
         return gradient
     if not gradient.is_sparse:
         return gradient.mul_(factor)
-    gradient = gradient.coalesce()
-    indices = gradient.indices()
-    values = gradient.values() * factor[tuple(indices)]
-    return torch.sparse_coo_tensor(indices, values, gradient.shape, check_invariants=False, is_coalesced=True)
+    # As it is: added up first, rows that stand in it twice would round otherwise than without a mask.
+    indices, known = gradient._indices(), gradient.is_coalesced()
+    values = gradient._values() * factor[tuple(indices)]
+    return torch.sparse_coo_tensor(indices, values, gradient.shape, check_invariants=False, is_coalesced=known)
+
+
+def _fits(importance: Tensor, parameter: Tensor | None) -> bool:
+    return parameter is not None and importance.shape == parameter.shape
 
 
 def _require_same(known: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 # What torch.compile, data parallelism, FSDP and activation checkpointing put into the names of parameters.
 WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
@@ -33,14 +34,27 @@ def named_trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in named_parameters(module).items() if p.requires_grad}
 
 
-def require_real(parameters: Mapping[str, nn.Parameter]) -> None:
+def require_maskable(parameters: Mapping[str, nn.Parameter]) -> None:
     """Eq. 3 ranks real numbers. What is frozen is not ranked."""
     if strange := [name for name, p in parameters.items() if p.requires_grad and p.is_complex()]:
         raise TypeError(f"complex parameters cannot be soft-masked: {', '.join(strange)}")
+    if lazy := [name for name, p in parameters.items() if is_lazy(p)]:
+        raise ValueError(f"parameters without a shape yet: {', '.join(lazy)}; let the module see one batch first")
 
 
 def parameters_of(owner: nn.Module | Iterable[nn.Parameter] | None) -> list[nn.Parameter]:
     """The parameters of a module, or those given one by one."""
     if owner is None:
         return []
-    return list(owner.parameters()) if isinstance(owner, nn.Module) else list(owner)
+    if isinstance(owner, nn.Module):
+        return list(owner.parameters())
+    found = [owner] if isinstance(owner, nn.Parameter) else list(owner)
+    if strange := [type(each).__name__ for each in found if not isinstance(each, Tensor)]:
+        raise TypeError(f"a head is a module, or its parameters one by one, not something with a {strange[0]} in it")
+    return found
+
+
+def modules_behind(functions: Iterable[object]) -> list[nn.Module]:
+    """Those that are called themselves or through one of their methods."""
+    behind = [getattr(function, "__self__", function) for function in functions]
+    return [module for module in behind if isinstance(module, nn.Module)]

@@ -71,13 +71,13 @@ def standardised_shards(gradient: Tensor) -> Tensor:
     return part.div_((squares / (gradient.numel() - 1)).sqrt().to(torch.float32))
 
 
-def sharded_gradients(loss: Tensor, parameters: Iterable[Tensor]) -> list[Tensor | None]:
+def gradients_left_behind(loss: Tensor, parameters: Iterable[Tensor], again: bool = False) -> list[Tensor | None]:
     """What `backward` leaves: a sharded parameter takes part in no graph, its gradient comes from the wrapper's hooks.
 
     It is the mean over the processes; importance does not depend on the scale.
     """
     parameters = list(parameters)
-    loss.backward()
+    loss.backward(retain_graph=again)
     found = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

@@ -57,7 +57,8 @@ class MaskedSGD(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    parameter.addcmul_(parameter.grad, self._kept_share(parameter), value=-float(group["lr"]))
+                    gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+                    parameter.addcmul_(gradient, self._kept_share(parameter), value=-float(group["lr"]))
         return loss
 
     def _kept_share(self, parameter: Tensor) -> Tensor:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -24,9 +26,9 @@ class Entry(Generic[T]):
 
     @property
     def card(self) -> str:
-        """The docstring of the module that it lives in."""
+        """The docstring of the module that it lives in, or its own."""
         module = importlib.import_module(getattr(self.thing, "__module__", __name__))
-        return (module.__doc__ or "").strip()
+        return inspect.cleandoc(module.__doc__ or self.thing.__doc__ or "")
 
 
 class Registry(Generic[T]):
@@ -36,6 +38,7 @@ class Registry(Generic[T]):
         self.kind, self.package = kind, package
         self.group = package  # entry points of other packages are named like our own package
         self._entries: dict[str, Entry[T]] = {}
+        self._broken: dict[str, str] = {}
         self._searched = False
 
     def register(self, name: str, **facts: Any) -> Callable[[T], T]:
@@ -50,12 +53,18 @@ class Registry(Generic[T]):
 
         return remember
 
+    def found(self) -> list[Entry[T]]:
+        """Those that are known by now."""
+        return list(self._entries.values())
+
     def names(self) -> list[str]:
         self._search()
         return sorted(self._entries)
 
     def entry(self, name: str) -> Entry[T]:
         self._search()
+        if name not in self._entries and name in self._broken:
+            raise SoftmaskError(self._broken[name])
         if name not in self._entries:
             raise UnknownName(self.kind, name, self._entries)
         return self._entries[name]
@@ -72,8 +81,9 @@ class Registry(Generic[T]):
         for point in entry_points(group=self.group):
             try:
                 point.load()
-            except Exception as error:
-                raise SoftmaskError(f"{self.kind} {point.name!r} ({point.value}) does not load: {error!r}") from error
+            except Exception as error:  # of one package, which is no reason to do without all others
+                self._broken[point.name] = f"{self.kind} {point.name!r} ({point.value}) does not load: {error!r}"
+                warnings.warn(self._broken[point.name], stacklevel=2)
         self._searched = True
 
 

@@ -19,6 +19,7 @@ from softmask.learning.problem import Network
 from softmask.learning.seeds import Seeds
 from softmask.learning.training import PRESETS, Training
 from softmask.sequences import SequenceFacts, sequence_facts
+from softmask.sequences.catalogue import SEQUENCES
 
 SECTION_TYPES: dict[str, type] = {"training": Training, "network": Network, "seeds": Seeds}
 SECTIONS = ("training", "network", "settings", "seeds")
@@ -45,13 +46,13 @@ class RunConfig:
                 object.__setattr__(self, "tasks", None)
         for name, kind in SECTION_TYPES.items():
             # Through the same check as a config from a file, so that 1 and 1.0 do not make two runs of one.
-            object.__setattr__(self, name, _validated(kind, dataclasses.asdict(getattr(self, name)), name))
+            object.__setattr__(self, name, validated(kind, dataclasses.asdict(getattr(self, name)), name))
         _checked_seeds(self.seeds)
         object.__setattr__(self, "settings", dataclasses.asdict(self.method_settings()))
 
     def method_settings(self) -> Any:
         """The method's own settings, checked, as its `Settings`."""
-        return _validated(METHODS.load(self.method).Settings, dict(self.settings), f"settings of {self.method}")
+        return validated(METHODS.load(self.method).Settings, dict(self.settings), f"settings of {self.method}")
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -83,7 +84,7 @@ class RunConfig:
         for name, kind in SECTION_TYPES.items():
             if isinstance(raw.get(name), Mapping):
                 _refuse_unknown(kind, raw[name], name)
-        return _validated(cls, dict(raw), "config")
+        return validated(cls, dict(raw), "config")
 
 
 def read_config(raw: Mapping[str, Any]) -> RunConfig:
@@ -105,7 +106,7 @@ def _seedless(text: str, method: Hashable) -> RunConfig:
 
 @functools.lru_cache(maxsize=4096)
 def _read_seeds(text: str) -> Seeds:
-    seeds: Seeds = _validated(Seeds, json.loads(text), "seeds")
+    seeds: Seeds = validated(Seeds, json.loads(text), "seeds")
     return seeds
 
 
@@ -133,6 +134,7 @@ def make_config(
     if preset not in PRESETS:
         raise UnknownName("preset", preset, PRESETS)
     METHODS.entry(method)
+    sequence = SEQUENCES.spelt(sequence)
     facts = _check_tasks(sequence, tasks)
     raw: dict[str, dict[str, Any]] = {
         "training": dataclasses.asdict(PRESETS[preset]),
@@ -166,7 +168,7 @@ def _find_field(name: str, raw: Mapping[str, Mapping[str, Any]]) -> tuple[str, s
     return section, key
 
 
-def _validated(kind: type, raw: dict[str, Any], what: str) -> Any:
+def validated(kind: type, raw: dict[str, Any], what: str) -> Any:
     """Types are checked, unknown fields refused, and the error is told in words."""
     _refuse_unknown(kind, raw, what)
     try:

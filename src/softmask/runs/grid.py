@@ -18,7 +18,7 @@ from softmask.paper import paper_tables
 from softmask.runs.config import RunConfig, make_config
 from softmask.runs.index import Index
 from softmask.runs.lease import FolderBusyError
-from softmask.runs.run import may_change, run
+from softmask.runs.run import may_change, run, tell_if_code_changed
 from softmask.runs.store import Listener, Store
 
 PAPER_SEEDS = (1, 2, 3, 4, 5)
@@ -181,6 +181,7 @@ def look(config: RunConfig, store: Store, index: Index | None = None) -> Cell:
     try:
         known = store.find(config, index)
         if known is not None and known.known_summary().status == "finished":
+            tell_if_code_changed(known)
             return Cell(config, "finished")
         if store.busy(config):
             return Cell(config, "running")

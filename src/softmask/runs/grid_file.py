@@ -28,6 +28,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+MOST_SEEDS = 10_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class GridFile:
@@ -66,7 +68,10 @@ def parse_seeds(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise ConfigError(f"seeds are given as in 1-5 or 1,2,7, not as {text!r}")
-        found += range(int(first), int(last or first) + 1)
+        count = int(last or first) - int(first) + 1
+        if count + len(found) > MOST_SEEDS:
+            raise ConfigError(f"{text!r} are more than {MOST_SEEDS:,} seeds")
+        found += range(int(first), int(first) + count)
     return found
 
 

@@ -20,7 +20,7 @@ from softmask.runs.config import RunConfig
 from softmask.runs.stored_run import StoredRun, Summary, signature
 from softmask.sequences.cache import cache_folder
 
-FORMAT = 1
+FORMAT = 2
 # A file that was written just now may be written again within the same tick of the clock.
 SECONDS_TOO_YOUNG = 2.0
 

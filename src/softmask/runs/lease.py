@@ -53,7 +53,7 @@ class Lease:
                 )
             aside = self.path.with_name(self.path.name + ".tmp")
             aside.unlink(missing_ok=True)
-            with open(opened_unless_a_link(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
+            with open(opened_if_plain(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
                 file.write(json.dumps(self._claim()))
             os.replace(aside, self.path)
         self._thread = threading.Thread(target=self._keep_alive, daemon=True)
@@ -112,10 +112,11 @@ class Lease:
 
     def _holder(self) -> dict[str, Any] | None:
         try:
-            return dict(json.loads(_start_of(self.path)))
+            with open(opened_if_plain(self.path, os.O_RDONLY), "rb") as file:
+                return dict(json.loads(file.read(LARGEST)))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, SoftmaskError):
             return {}  # damaged: alive only as long as its heartbeat is young
 
     def _alive(self, holder: dict[str, Any]) -> bool:
@@ -128,28 +129,23 @@ class Lease:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Reading and replacing the lease is one act."""
-        with open(opened_unless_a_link(self._guard, os.O_RDWR | os.O_CREAT), "r+") as guard:
+        with open(opened_if_plain(self._guard, os.O_RDWR | os.O_CREAT), "r+") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)
             yield
 
 
-def opened_unless_a_link(path: Path, flags: int) -> int:
-    """A file in a folder from elsewhere, which could be a link to a file that is none of its business."""
+def opened_if_plain(path: Path, flags: int) -> int:
+    """A file in a folder from elsewhere: a link could lead anywhere, a pipe would be waited for."""
     try:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise SoftmaskError(f"{path}: refused, it is a link") from None
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise SoftmaskError(f"{path}: refused, it is not a plain file") from None
         raise
-
-
-def _start_of(path: Path) -> bytes:
-    """Of a plain file: a pipe would be waited for, a device would have no end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return file.read(LARGEST)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise SoftmaskError(f"{path}: refused, it is not a plain file")
 
 
 def _machine() -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import os
 import platform
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +57,8 @@ def run(
     `tests` only validation accuracies are measured: such runs belong in a store of their own.
     """
     known = store.find(config)
+    if known is not None:
+        tell_if_code_changed(known)
     if known is not None and known.finished and not may_change(config):
         return known
     where = find_device(device)
@@ -72,7 +78,8 @@ def run(
         if writer.finished():  # by another process, since we looked
             return StoredRun(writer.path)
         forget_peak()
-        writer.event("started", stages_done=writer.stages_done(), **circumstances(), **device_facts(where))
+        told = {**circumstances(), **device_facts(where), **code_facts(config.method)}
+        writer.event("started", stages_done=writer.stages_done(), **told)
         try:
             _learn(config, sequence, writer, watch, tests)
         except DivergedError as error:
@@ -89,6 +96,29 @@ def run(
 def may_change(config: RunConfig) -> bool:
     """Whether the name of the sequence says where its pictures lie, not which they are."""
     return ":" in config.sequence
+
+
+def code_facts(method: str) -> dict[str, str]:
+    """A digest of the file of a method from elsewhere. For our own, the version of softmask tells the same."""
+    module = METHODS.load(method).__module__
+    if module.startswith("softmask."):
+        return {}
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except (OSError, TypeError, KeyError):  # typed in by hand
+        return {}
+    return {"code": hashlib.sha256(source.encode()).hexdigest()[:16]}
+
+
+def tell_if_code_changed(known: StoredRun) -> None:
+    method = known.config.method
+    now = code_facts(method).get("code")
+    if now is not None and any(event.get("code", now) != now for event in known.events("started")):
+        warnings.warn(
+            f"the code of {method} has changed since some of its runs, which stay as they are: delete them, or "
+            "take another store, or numbers of the old and the new code will stand together",
+            stacklevel=3,
+        )
 
 
 def _require_same_tasks(known: StoredRun, sequence: TaskSequence) -> None:

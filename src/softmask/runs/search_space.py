@@ -17,6 +17,8 @@ from softmask.runs.config import RunConfig, make_config
 
 # The paper searches both rates but gives no ranges; all values that its authors published lie in this one.
 DROPOUT = {"network.drop1": (0.0, 0.5), "network.drop2": (0.0, 0.5)}
+BUDGET = ("epochs", "joint_epochs", "precision")
+"""What a search may save time with: settings that were found go on to be used without it."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,10 @@ class SearchPlan:
         """What was fixed for all trials of that which a settings file holds: what is found belongs to it."""
         config = self.config({})
         rates = {name.partition(".")[2]: getattr(config.network, name.partition(".")[2]) for name in DROPOUT}
+        training = {key: value for key, value in vars(config.training).items() if key not in BUDGET}
         return {
             section: {key: value for key, value in values.items() if {key, f"{section}.{key}"} & self.changes.keys()}
-            for section, values in (("settings", config.settings), ("network", rates))
+            for section, values in (("settings", config.settings), ("network", rates), ("training", training))
         }
 
     def defaults(self) -> dict[str, Any]:

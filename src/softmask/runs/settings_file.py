@@ -24,6 +24,7 @@ from softmask.paper import paper_tables
 from softmask.runs.config import make_config
 from softmask.runs.state_file import write_json
 from softmask.sequences import sequence_facts
+from softmask.sequences.catalogue import SEQUENCES
 
 FORMAT = 1
 SECTIONS = ("settings", "network", "training")
@@ -59,6 +60,7 @@ class FoundSettings:
 def settings_changes(place: Path | str, method: str, sequence: str) -> dict[str, Any]:
     """What a file, a folder of files or `paper` says for a method on a sequence; changes given by hand go after it."""
     METHODS.entry(method)
+    sequence = SEQUENCES.spelt(sequence)
     if str(place) == PUBLISHED:
         return _published(method, sequence)
     file = Path(place)

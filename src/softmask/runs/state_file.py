@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,14 @@ def write_state(path: Path, state: Any) -> None:
     about = {"format": FORMAT, "state": json.dumps(skeleton), "checksum": _checksum(tensors)}
     aside = path.with_name(path.name + ".tmp")
     try:
+        aside.unlink(missing_ok=True)
+        aside.touch(exist_ok=False)
+        mode = aside.stat().st_mode
         save_file(_apart(tensors), aside, metadata=about)
+        os.chmod(aside, mode)  # as of any file that this user makes; safetensors lets nobody else read its own
         replace_file(aside, path)
     except (OSError, SafetensorError) as error:
-        aside.unlink(missing_ok=True)
+        _discard(aside)
         raise StateFileError(
             f"cannot write {path}: {error}; what was saved before is still there: make room and start again"
         ) from None
@@ -72,14 +77,21 @@ def write_json(path: Path, content: Any) -> None:
         aside.write_text(json.dumps(content, indent=1) + "\n")
         replace_file(aside, path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        _discard(aside)
         raise StateFileError(f"cannot write {path}: {error}") from None
+
+
+def _discard(aside: Path) -> None:
+    with suppress(OSError):  # it may be a folder, or on a disk that has gone: why nothing was written is what is told
+        aside.unlink(missing_ok=True)
 
 
 def _encode(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         # Two places may spell the same name, as the keys 1 and "1" do.
         name = place if place not in tensors else f"{place}#{len(tensors)}"
+        if value.layout != torch.strided:
+            raise TypeError(f"{place}: a sparse tensor cannot be kept in a state file; register it as not persistent")
         tensors[name] = value.detach().to("cpu").contiguous()
         return {"tensor": name}
     if isinstance(value, dict):

@@ -119,11 +119,13 @@ class StoredRun:
         last = [kind for kind in kinds if kind in ("started", "failed", "finished")][-1:]
         status = "finished" if "finished" in kinds else "failed" if last == ["failed"] else "unfinished"
         matrix = _matrix(events, "test")
+        # Of a finished run checkpoints may be gone, but each of its tasks has been measured.
+        needed = max(saved, kinds.count("task"), 1) if status == "finished" else saved
         return Summary(
             status,
             tasks=kinds.count("task"),
             accuracy=average_accuracy(matrix) if matrix else None,
-            problem=None if _whole_stages(events) >= saved else self._lacking(),
+            problem=None if _whole_stages(events) >= needed else self._lacking(),
         )
 
     def _lacking(self) -> str:
@@ -187,11 +189,13 @@ def _matrix(events: Iterable[dict[str, Any]], measured: str) -> dict[int, dict[i
 def _whole_stages(events: Iterable[dict[str, Any]]) -> int:
     """How many stages have the accuracies of all tasks that were learned until then."""
     events = list(events)
-    rows, learned, whole = _matrix(events, "validation"), 0, 0
+    # A search measures validation alone; where one test was measured, all were.
+    matrices = [matrix for part in ("validation", "test") if (matrix := _matrix(events, part)) or part == "validation"]
+    learned = whole = 0
     for event in events:
         if event["kind"] == "task":
             learned += len(event.get("ids", ()))
-            whole += len(rows.get(event["task"], ())) == learned
+            whole += all(len(rows.get(event["task"], ())) == learned for rows in matrices)
     return whole
 
 
@@ -202,7 +206,11 @@ def _is_whole(event: dict[str, Any]) -> bool:
         return False
     if not all(isinstance(event.get(field), (int, str)) for field in IDENTITY.get(kind, ())):
         return False
-    return kind != "accuracy" or all(isinstance(event.get(part, 0.0), (int, float)) for part in ("validation", "test"))
+    return kind != "accuracy" or all(_is_share(event.get(part, 0.0)) for part in ("validation", "test"))
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def signature(folder: Path) -> Signature:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from softmask.errors import SoftmaskError, UnknownName
+from softmask.errors import ConfigError, SoftmaskError, UnknownName
 from softmask.learning.registry import Entry, Registry
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
@@ -69,6 +70,16 @@ class SequenceRegistry(Registry[Loader]):
             return kind
 
         return remember
+
+    def spelt(self, name: str) -> str:
+        """A name in one spelling: `folder:pets/` is `folder:pets`. What is relative stays so, as the store may move."""
+        prefix, colon, rest = name.partition(":")
+        self.names()
+        if not colon or prefix not in self._kinds:
+            return name
+        if not rest.strip():
+            raise ConfigError(f"{prefix}:PATH needs a path")
+        return f"{prefix}:{os.path.normpath(rest)}"
 
     def entry(self, name: str) -> Entry[Loader]:
         known = self.names()

@@ -1,0 +1,45 @@
+"""Methods by name: each has a title of its own, by which tables tell it from others."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from softmask.errors import SoftmaskError
+from softmask.learning.catalogue import METHODS, register
+from softmask.learning.method import Method
+from softmask.methods.spg import SPG
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    METHODS.names()
+    before = dict(METHODS._entries)
+    yield
+    METHODS._entries.clear()
+    METHODS._entries.update(before)
+
+
+def test_a_title_is_not_inherited() -> None:
+    @register("spg-plus")
+    class Plus(SPG):
+        """More than that."""
+
+    assert Plus.title == "spg-plus"
+    assert SPG.title == "SPG"
+
+
+def test_without_a_title_the_name_is_one() -> None:
+    @register("untitled")
+    class Untitled(Method): ...
+
+    assert METHODS.load("untitled").title == "untitled"
+
+
+def test_the_title_of_another_is_refused() -> None:
+    with pytest.raises(SoftmaskError, match="'spg' and 'better' have the same title, 'SPG'"):
+
+        @register("better")
+        class Better(SPG):
+            title = "SPG"
+
+    assert "better" not in METHODS.names()
