@@ -84,7 +84,7 @@ def test_notices_are_told(tmp_path: Path) -> None:
     write_fceleba(tmp_path, {str(person): (220, 40) for person in range(10)})
     ended = softmask("data", "check", "FC-10", "--data", tmp_path)
     assert ended.code == 0
-    assert "differs from the paper" in ended.out
+    assert "counts differ from the paper" in ended.out
     assert "200/20/40 a task" in ended.err
     assert "train 2,000 instead of 4,000" in ended.err
 

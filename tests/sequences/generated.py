@@ -160,7 +160,7 @@ def write_folder(root: Path, tasks: Mapping[str, Mapping[str, int]], *, ending: 
     shade = 0
     for task, classes in tasks.items():
         for name, count in classes.items():
-            (root / task / name).mkdir(parents=True)
+            (root / task / name).mkdir(parents=True, exist_ok=name == ".")
             for number in range(count):
                 shade += 1
                 colour = (shade % 256, shade // 256, 99)

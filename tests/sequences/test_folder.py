@@ -115,6 +115,7 @@ def test_a_picture_taken_sideways_is_turned_upright(tmp_path: Path) -> None:
     ("tasks", "reason"),
     [
         ({}, "holds no folders"),
+        ({"cats": {".": 5}, "dogs": {".": 5}}, "root is a single task, put it in a folder"),
         ({"a": {"cats": 5}}, "a: 1 folders of pictures; a task needs at least two classes"),
         ({"a": {"cats": 5, "dogs": 2}}, "class 'dogs' has 2 pictures, at least 3 are needed"),
         ({"a": {"train/cats": 5, "train/dogs": 5}}, "beside 'train' there must be 'test'"),

@@ -92,7 +92,7 @@ def _table(checked: list[Checked]) -> Table:
     for each in checked:
         state = "ready" if each.sizes else "problems" if each.found else "not found"
         if each.sizes and each.paper:
-            state = "as in the paper" if each.sizes == each.paper else "differs from the paper"
+            state = "counts as in the paper" if each.sizes == each.paper else "counts differ from the paper"
         rows.append((each.name, state, *_counts(each)))
     return Table("Counts, ours / the paper's", ("sequence", "state", *Sizes._fields), rows)
 

@@ -147,6 +147,8 @@ def make_grid(wanted: GridFile, by_hand: Mapping[str, Any]) -> Grid:
     """The cells; `by_hand` goes before all other changes."""
     for method in wanted.method:
         METHODS.entry(method)
+        if not wanted.paper and not {method, ALL} & set(wanted.methods or ()):
+            tell(f"note: [method.{method}] changes nothing: {method} is not among the methods")
 
     def changes(method: str, sequence: str) -> dict[str, Any]:
         found = {} if wanted.settings is None else settings_changes(wanted.settings, method, sequence)

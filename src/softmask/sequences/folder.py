@@ -110,6 +110,8 @@ def _read_task(folder: Path) -> TaskFolder:
         require_parts_only(folder)
         parts = {part: inside[part] for part in PARTS if part in inside}
     classes = [path.name for path in _folders_in(parts["train"])]
+    if not classes and pictures_below(folder):
+        raise DataError(f"{folder}: pictures, not classes; if {folder.parent} is a single task, put it in a folder")
     if len(classes) < 2:
         raise DataError(f"{parts['train']}: {len(classes)} folders of pictures; a task needs at least two classes")
     for path in parts.values():
