@@ -277,3 +277,45 @@ def test_notes_and_fits_of_other_learners_survive() -> None:
     assert torch.equal(resumed.run().learner.heads[0].weight, second.run().learner.heads[0].weight)
     again.drop("second")
     assert again(other2, "second").epoch == 0
+
+
+def test_a_cut_of_the_rate_goes_on_from_where_it_is(scripted) -> None:
+    scripted(itertools.chain([1.0], itertools.repeat(2.0)))
+    method = tiny_method()
+    fit = Fit(method, tiny_task(), Training())
+    best, seen = None, []
+    fit.run(1)
+    best = method.heads[0].weight.detach().clone()
+    fit.after_epoch = lambda fit: seen.append(torch.equal(method.heads[0].weight, best))
+    fit.run()
+    assert len(seen) == 35
+    assert not any(seen)
+
+
+def test_before_the_first_finite_loss_the_best_is_the_start_of_the_task(scripted) -> None:
+    scripted([math.nan, 1.0])
+    method = tiny_method()
+    start = method.heads[0].weight.detach().clone()
+    fit = Fit(method, tiny_task(), Training(epochs=2))
+    fit.run(1)
+    assert torch.equal(method.heads[0].weight, start)
+
+
+def test_a_training_loss_that_is_not_finite_is_taken_back_though_validation_is(scripted, monkeypatch) -> None:
+    scripted([1.0, 0.5, 2.0])
+    method = tiny_method()
+    fit = Fit(method, tiny_task(), Training())
+    fit.run(1)
+    monkeypatch.setattr(fit, "train_epoch", lambda: math.inf)
+    fit.run(1)
+    assert fit.best_loss == 1.0
+
+
+def test_learning_a_task_ends_on_its_best_epoch(scripted) -> None:
+    """What `end_task` and the measurement then see."""
+    scripted(itertools.chain([1.0], itertools.repeat(2.0)))
+    method, task, seen = tiny_method(), tiny_task(), []
+    fitter = Fitter(method, task, Training(epochs=3), watch=lambda fit: seen.append(method.heads[0].weight.clone()))
+    method.learn(task, fitter)
+    assert torch.equal(method.heads[0].weight, seen[0])
+    assert not torch.equal(seen[0], seen[2])

@@ -191,3 +191,23 @@ def test_first_task_is_ncl_to_the_bit() -> None:
 def test_a_reference_batch_is_no_larger_than_asked(size: int) -> None:
     method = with_memory(done=2)
     assert len(method.memory.draw(size, torch.Generator())[0]) == min(size, 24)
+
+
+def test_every_step_draws_anew() -> None:
+    method = flat(with_memory(done=2, reference_batch=5))
+    seen = []
+    draw = method.memory.draw
+    method.memory.draw = lambda size, generator: seen.append(draw(size, generator)) or seen[-1]
+    for _ in range(3):
+        method.reference_gradients(list(method.parameters()), task=2)
+    assert not torch.equal(seen[0][0], seen[1][0])
+    assert not torch.equal(seen[1][0], seen[2][0])
+
+
+def test_a_gradient_at_a_right_angle_stays() -> None:
+    parameters = given([[1.0, 0.0], None])
+    project(parameters, [torch.tensor([0.0, 1.0]), torch.tensor([2.0])])
+    assert parameters[0].grad.tolist() == [1.0, 0.0]
+    assert parameters[1].grad is None
+    project(parameters, [torch.zeros(2), None])
+    assert parameters[0].grad.tolist() == [1.0, 0.0]

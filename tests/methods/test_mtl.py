@@ -133,3 +133,10 @@ def test_one_result_without_transfer(tmp_path: Path) -> None:
     assert 0 < average_accuracy(matrix) <= 100
     assert backward_transfer(matrix) is None
     assert forward_transfer(matrix, dict.fromkeys(range(3), 50.0)) is None
+
+
+def test_validates_on_validation_data() -> None:
+    tasks = [replace(random_task(index), val=random_task(5 + index, count=8).val) for index in range(2)]
+    (joint,) = MTL(random_problem(tasks=2)).stages(tasks, Training())
+    assert torch.equal(joint.val.x, torch.cat([task.val.x for task in tasks]))
+    assert joint.train.count == 24

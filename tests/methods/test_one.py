@@ -8,6 +8,7 @@ from softmask.learning.protocol import learn_sequence
 from softmask.runs.config import make_config
 from softmask.runs.run import build, load
 from softmask.testing import Memory
+from tests.methods.comparing import built
 
 
 def test_permuting_the_tasks_permutes_the_results() -> None:
@@ -23,3 +24,14 @@ def test_permuting_the_tasks_permutes_the_results() -> None:
         weights.append([list(backbone.parameters()) for backbone in method.backbones])
     for new, old in enumerate(order):
         assert all(torch.equal(a, b) for a, b in zip(weights[1][new], weights[0][old], strict=True))
+
+
+def test_initial_weights_follow_from_seed_and_task() -> None:
+    first = {}
+    for seed in (1, 2):
+        method, tasks = built("one", **{"seeds.init": seed})
+        for task in tasks:
+            method.begin_task(task)
+            first[seed, task.id] = method.backbones[task.id].fc1.layer.weight.detach().clone()
+    assert not torch.equal(first[1, 0], first[1, 1]), "not HAT's one start for all"
+    assert not torch.equal(first[1, 0], first[2, 0]), "nor the same for every seed"

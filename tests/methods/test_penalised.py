@@ -1,8 +1,20 @@
 """What the methods with penalties, a memory or a rate of their own have in common: settings that cannot be."""
 
 import pytest
+import torch
 
+from softmask.learning.fit import Fit
+from softmask.learning.method import Method
+from softmask.learning.training import Training
+from softmask.methods.a_gem import AGEM
+from softmask.methods.mtl import MTL
+from softmask.methods.ncl import NCL
+from softmask.methods.one import ONE
+from softmask.methods.si import SI
+from softmask.methods.tag import TAG
+from softmask.methods.ucl import UCL
 from softmask.runs.config import ConfigError, make_config
+from tests.learning.parts.toys import random_problem, random_task
 
 
 @pytest.mark.parametrize(
@@ -29,3 +41,21 @@ from softmask.runs.config import ConfigError, make_config
 def test_settings_that_cannot_be_are_refused_before_a_run(name: str, wrong: dict[str, float], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make_config(name, "D-5", preset="short", changes=wrong)
+
+
+@pytest.mark.parametrize("kind", [SI, UCL])
+def test_the_largest_rate_of_the_penalty_is_kept_with_the_run(kind: type[Method]) -> None:
+    method, task = kind(random_problem(tasks=1)), random_task()
+    method.begin_task(task)
+    Fit(method, task, Training(lr=0.01, lr_min=0.01))
+    assert method.end_task(task) == method.stability.facts()
+    assert set(method.stability.facts()) == {"penalty_rate_largest", "penalty_rate_above_2"}
+
+
+@pytest.mark.parametrize("kind", [NCL, ONE, MTL, SI, AGEM, TAG])
+def test_who_is_not_clipped(kind: type[Method]) -> None:
+    method = kind(random_problem(tasks=2))
+    for parameter in method.parameters():
+        parameter.grad = torch.full_like(parameter, 1e6)
+    method.clip_gradients()
+    assert all((parameter.grad == 1e6).all() for parameter in method.parameters())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softmask.learning.fit import DivergedError, Fit
@@ -15,7 +16,7 @@ from softmask.runs.config import make_config
 from softmask.runs.run import run
 from softmask.runs.store import Store
 from tests.core.examples import linear
-from tests.learning.parts.toys import random_problem, random_task, toy_problem, toy_task
+from tests.learning.parts.toys import move, random_problem, random_task, step_of, toy_problem, toy_task
 from tests.methods.comparing import SMALL, learned, same_network
 
 TWO_STEPS = toy_task(torch.ones(2, 1), torch.zeros(2, dtype=torch.int64), size=1)
@@ -157,3 +158,23 @@ def test_a_penalty_that_explodes_ends_the_run_as_diverged(tmp_path: Path) -> Non
         run(config, store)
     (failed,) = store.find(config).events("failed")
     assert failed["reason"] == "diverged"
+
+
+def test_before_the_first_task_the_anchor_is_the_initial_model() -> None:
+    """The share of the first task is divided by the way from there, not from zero."""
+    method = SI(toy_problem([linear([[2.0]])], [nn.Linear(1, 1)]), SI.Settings(damping=0.1))
+    move(method, weights=0.5, biases=0.0)
+    method.path.tensors()[0].fill_(0.7)
+    method.end_task(toy_task(torch.ones(2, 1), torch.zeros(2, dtype=torch.int64)))
+    assert method.importance.tensors()[0].item() == pytest.approx(0.7 / (0.25 + 0.1), rel=1e-5)
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_the_penalty_is_part_of_validation_unless_switched_off(within: bool) -> None:
+    method = SI(random_problem(tasks=1), SI.Settings(strength=0.5, penalty_in_validation=within)).eval()
+    for importance in method.importance.tensors():
+        importance.fill_(1.0)
+    move(method, weights=0.1, biases=0.0)
+    step = step_of(random_task())
+    plain = F.cross_entropy(method(step.x, 0), step.y)
+    assert (method.validate(step)[0] - plain).item() == pytest.approx(0.5 * 12 * 0.01 * within, abs=1e-6)

@@ -157,3 +157,22 @@ def test_the_forecast_says_that_memory_grows() -> None:
     assert costs[1].kept_copies - costs[0].kept_copies == 16
     assert "grows" in costs[0].note
     assert costs[1].step > costs[0].step
+
+
+@pytest.mark.parametrize("block", [1, 4, 2**16])
+def test_by_formula_whatever_the_blocks(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("softmask.learning.parts.blocks.BLOCK", block)
+    torch.manual_seed(0)
+    method = TAG(toy_problem([linear([[0.0] * 3] * 5, [0.0] * 5)], [nn.Linear(5, 1)] * 3), TAG.Settings(contrast=2.0))
+    layer = method.backbone[0]
+    gradients = {layer.weight: torch.randn(3, 4, 5, 3), layer.bias: torch.randn(3, 4, 5)}
+    for task in range(3):
+        method.begin_task(toy_task(*ANY, index=task))
+        optimizer, before = method.make_optimizer(1e-3), {p: p.detach().clone() for p in gradients}
+        for step in range(4):
+            for parameter, each in gradients.items():
+                parameter.grad = each[task, step]
+            optimizer.step()
+        method.end_task(toy_task(*ANY, index=task))
+    for parameter, each in gradients.items():
+        torch.testing.assert_close(parameter.detach() - before[parameter], by_formula(each, b=2.0, lr=1e-3))

@@ -262,3 +262,30 @@ def test_adam_has_no_rate_that_its_springs_could_overtax() -> None:
     plain.begin_task(random_task())
     with pytest.warns(UserWarning, match="may diverge"):
         plain.make_optimizer(1e-3)
+
+
+def test_what_is_old_stays_while_a_task_is_learned() -> None:
+    method, task = UCL(random_problem(tasks=2)), random_task()
+    old = [tensor.clone() for tensor in (*method.old_means.tensors(), *method.old_rhos.tensors())]
+    method.begin_task(task)
+    Fit(method, task, Training(epochs=2)).run()
+    now = (*method.old_means.tensors(), *method.old_rhos.tensors())
+    assert all(torch.equal(a, b) for a, b in zip(now, old, strict=True))
+    assert not torch.equal(method.backbone[0].weight, method.old_means.tensors()[0])
+
+
+@pytest.mark.parametrize("rho", [-40.0, 200.0])
+def test_no_deviation_is_lost_in_rounding(rho: float) -> None:
+    """log(1 + exp(rho)) is 0 below -17 and infinite above 88."""
+    method, step = golden(1)
+    with torch.no_grad():
+        method.rhos[0].fill_(rho)
+        method.old_rhos.tensors()[0].fill_(rho)
+    method.begin_task(step.task)
+    method.train()
+    value = method.penalty(step)
+    value.backward()
+    assert value.isfinite()
+    assert method.rhos[0].grad.isfinite().all()
+    drawn = method.features(step.x, 1)
+    assert drawn.isfinite().all()
