@@ -123,7 +123,7 @@ def test_settings_files_and_changes_by_hand(tmp_path: Path) -> None:
         (["-m", "spg", "-s", "d5"], "did you mean 'D-5'?"),
         (["-m", "spg", "-s", "D-5", "--seeds", "5-1"], "seeds are given as in 1-5"),
         (["-m", "spg", "-s", "D-5", "--executor", "process"], "did you mean 'processes'?"),
-        (["-m", "spg,ncl", "-s", "D-5", "--set", "settings.strength=3"], "there is no field 'settings.strength'"),
+        (["-m", "spg,ncl", "-s", "D-5", "--set", "settings.strength=3"], "spg: there is no field 'settings.strength'"),
         (["-m", "spg", "-s", "D-5", "--file", "missing.toml"], "there is no grid file missing.toml"),
         (["-m", "spg", "-s", "D-5", "--keep", "some"], "neither"),
     ],

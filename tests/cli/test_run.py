@@ -93,6 +93,7 @@ def test_a_dry_run_tells_the_cost_and_writes_nothing(tmp_path: Path, form: list[
     ("arguments", "message"),
     [
         (["--method", "spgg"], "unknown method 'spgg': did you mean 'spg'?"),
+        (["--method", "mine.py"], "docs/adding-a-method.md"),
         (["--sequence", "D5"], "unknown sequence 'D5': did you mean 'D-5'?"),
         (["--preset", "papr"], "unknown preset 'papr': did you mean 'paper'?"),
         (["--tasks", "9"], "D-5 has 5 tasks: tasks must lie in 1..5, not 9"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -51,23 +52,42 @@ def test_of_fractions_a_point_is_a_hundredth() -> None:
 def test_fewer_than_three_seeds_are_not_judged(seeds: int) -> None:
     told = comparison(99.0, 67.7, 0.3, seeds=seeds).verdict()
     assert told == f"none: {seeds} of at least 3 seeds"
-    (row,) = verdicts([comparison(99.0, 67.7, 0.3, seeds=seeds)], None).rows
+    (row,) = verdicts([comparison(99.0, 67.7, 0.3, seeds=seeds)]).rows
     assert not {"held", "not held", "better", "worse"} & {str(cell) for cell in row}
 
 
 def test_another_training_network_or_length_is_not_judged() -> None:
-    assert why_no_verdict([make_config("spg", "C-10")]) is None
-    assert why_no_verdict([make_config("spg", "C-10", changes={"drop1": 0.1})]) is None
+    assert why_no_verdict([make_config("spg", "C-10")]) == {}
+    assert why_no_verdict([make_config("spg", "C-10", changes={"drop1": 0.1})]) == {}
     for config, told in (
         (make_config("spg", "C-10", preset="short"), "the training is not the paper's (short)"),
         (make_config("spg", "C-10", changes={"epochs": 400}), "the training is not the paper's (paper epochs=400)"),
         (make_config("spg", "C-10", tasks=3), "only 3 tasks were learned"),
         (make_config("spg", "C-10", changes={"width": 0.5}), "the network has 0.5 of its width"),
     ):
-        assert why_no_verdict([make_config("spg", "C-20"), config]) == told
-    table = verdicts([comparison(67.7, 67.7, 0.3)], "the training is short")
+        assert why_no_verdict([make_config("spg", "C-20"), config]) == {("SPG", "C-10"): told}
+
+
+def test_one_reason_for_all_is_told_once() -> None:
+    table = verdicts([replace(comparison(67.7, 67.7, 0.3), reason="the training is short")])
     assert table.rows[0][-1] is None
     assert "No verdict: the training is short." in table.notes
+
+
+def test_one_method_run_otherwise_takes_no_verdict_from_the_others() -> None:
+    rows = [("SPG", Value(67.7, paper=67.7, count=5)), ("NCL", Value(50.9, paper=50.9, count=5))]
+    table = Table("t", ("method", "C-10"), rows)
+    configs = [
+        make_config("spg", "C-10", seed=1),
+        make_config("ncl", "C-10", seed=1),
+        make_config("ncl", "C-10", seed=2, preset="short"),
+    ]
+    layout = lambda row, column: Place(row[0], row[0], column, ("accuracy", row[0], column))  # noqa: E731
+    found = list(compare(table, layout, configs))
+    judged = verdicts(found)
+    assert [row[-1] for row in judged.rows] == ["held", "none: the training is not the paper's (short)"]
+    assert [row[5] is None for row in judged.rows] == [False, True]
+    assert "1 of 1 judged cells held." in judged.notes
 
 
 def test_the_papers_spread_comes_with_its_mean() -> None:
@@ -82,7 +102,7 @@ def test_cells_that_the_paper_does_not_have_are_not_compared() -> None:
         ("mine", Value(1.0), None, None),
     ]
     table = Table("t", ("method", "C-10", "D-5", "dissimilar avg."), rows)
-    (found,) = compare(table, lambda row, column: Place("SPG", "SPG", column, ("accuracy", str(row[0]), column)))
+    (found,) = compare(table, lambda row, column: Place("SPG", "SPG", column, ("accuracy", str(row[0]), column)), [])
     assert (found.place.sequence, found.ours.mean, found.paper, found.seeds) == ("C-10", 60.0, Value(67.7, 0.3), 5)
 
 
@@ -123,6 +143,6 @@ def test_references_have_no_place_in_the_order() -> None:
 
 
 def test_what_decides_is_seen() -> None:
-    (row,) = verdicts([comparison(68.74, 67.7, 0.3)], None).rows
+    (row,) = verdicts([comparison(68.74, 67.7, 0.3)]).rows
     assert [cell.number(cell.mean) for cell in row[4:6]] == ["+1.04", "1.00"]  # type: ignore[union-attr]
     assert row[-1] == "not held"

@@ -43,6 +43,14 @@ def test_seeds_set_by_hand_stay() -> None:
     ]
 
 
+def test_seeds_that_are_all_set_by_hand_make_one_run_and_that_is_told() -> None:
+    by_hand = {f"seeds.{name}": 7 for name in ("order", "split", "init", "batches")}
+    made = Grid.of(["spg"], ["D-5"], [1, 2, 3], changes=by_hand)
+    assert len(made.configs) == 1
+    assert list(made.left_out) == ["2 seeds of spg on D-5"]
+    assert Grid.of(["spg"], ["D-5"], [1, 1]).left_out == {}
+
+
 def test_changes_may_depend_on_the_cell() -> None:
     made = Grid.of(["spg", "hat"], ["D-5"], [1], changes=lambda method, _: {"lr_min": 0.1} if method == "hat" else {})
     assert [config.training.lr_min for config in made.configs] == [1e-3, 0.1]

@@ -66,7 +66,8 @@ class Registry(Generic[T]):
         if name not in self._entries and name in self._broken:
             raise SoftmaskError(self._broken[name])
         if name not in self._entries:
-            raise UnknownName(self.kind, name, self._entries)
+            hint = f". To use a file of your own: docs/adding-a-{self.kind}.md" if name.endswith(".py") else ""
+            raise UnknownName(self.kind, name, self._entries, hint)
         return self._entries[name]
 
     def load(self, name: str) -> T:

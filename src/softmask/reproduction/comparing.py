@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from softmask.analyses.grouping import UNRANKED, training_name
 from softmask.analyses.table import Cell, Table, Value
+from softmask.learning.catalogue import METHODS
 from softmask.paper import paper_tables
 from softmask.runs.config import RunConfig
 from softmask.sequences import sequence_facts
@@ -41,6 +42,12 @@ class Comparison:
     paper: Value
     unit: float = 1.0
     """What a percentage point is: 1 where numbers are percentages, 0.01 where they are fractions."""
+    reason: str | None = None
+    """Why it may not be judged, whatever the number of seeds."""
+
+    @property
+    def judged(self) -> bool:
+        return self.reason is None and self.seeds >= SEEDS_FOR_A_VERDICT
 
     @property
     def seeds(self) -> int:
@@ -56,13 +63,16 @@ class Comparison:
         return abs(self.ours.mean - self.paper.mean) <= self.allowed + 1e-9
 
     def verdict(self) -> str:
+        if self.reason is not None:
+            return f"none: {self.reason}"
         if self.seeds < SEEDS_FOR_A_VERDICT:
             return f"none: {self.seeds} of at least {SEEDS_FOR_A_VERDICT} seeds"
         return "held" if self.held else "not held"
 
 
-def compare(table: Table, layout: Layout, unit: float = 1.0) -> Iterator[Comparison]:
-    """Every cell of a table that the paper has, too."""
+def compare(table: Table, layout: Layout, configs: Iterable[RunConfig], unit: float = 1.0) -> Iterator[Comparison]:
+    """Every cell of a table that the paper has, too; `configs` are those of the runs behind it."""
+    reasons = why_no_verdict(configs)
     for row in table.rows:
         for column, cell in zip(table.columns, row, strict=True):
             if isinstance(cell, Value) and cell.paper is not None:
@@ -71,7 +81,7 @@ def compare(table: Table, layout: Layout, unit: float = 1.0) -> Iterator[Compari
                 if published is not None:
                     ours = dataclasses.replace(cell, paper=None, rank=None, footnotes=())
                     paper = dataclasses.replace(published, digits=cell.digits, signed=cell.signed)
-                    yield Comparison(place, ours, paper, unit)
+                    yield Comparison(place, ours, paper, unit, reasons.get((place.title, place.sequence)))
 
 
 def published_value(path: Sequence[str]) -> Value | None:
@@ -83,9 +93,14 @@ def published_value(path: Sequence[str]) -> Value | None:
     return None if cell is None else Value(float(cell))
 
 
-def why_no_verdict(configs: Iterable[RunConfig]) -> str | None:
-    """The paper's numbers speak of its own training, network and number of tasks."""
-    return next((reason for config in configs if (reason := _unlike_the_paper(config)) is not None), None)
+def why_no_verdict(configs: Iterable[RunConfig]) -> dict[tuple[str, str], str]:
+    """By title and sequence. The paper's numbers speak of its own training, network and number of tasks; one method
+    that was run otherwise takes nothing from the others."""
+    found: dict[tuple[str, str], str] = {}
+    for config in configs:
+        if (reason := _unlike_the_paper(config)) is not None:
+            found.setdefault((METHODS.load(config.method).title, config.sequence), reason)
+    return found
 
 
 def _unlike_the_paper(config: RunConfig) -> str | None:
@@ -98,25 +113,27 @@ def _unlike_the_paper(config: RunConfig) -> str | None:
     return None
 
 
-def verdicts(comparisons: Sequence[Comparison], reason: str | None) -> Table:
-    """One row for each cell. With a reason not to judge, the column of verdicts is empty."""
+def verdicts(comparisons: Sequence[Comparison]) -> Table:
+    """One row for each cell. Where one reason forbids to judge any, it is told once and the column stays empty."""
+    reasons = {each.reason for each in comparisons}
+    reason = reasons.pop() if len(reasons) == 1 else None
     rows: list[tuple[Cell, ...]] = [
         (
             *(each.place.sequence, each.place.what, each.ours, each.paper),
             # With one more digit than the numbers: what decides must be seen.
             Value(each.ours.mean - each.paper.mean, digits=1 + each.ours.digits, signed=True),
-            None if reason else Value(each.allowed, digits=1 + each.ours.digits),
+            None if each.reason else Value(each.allowed, digits=1 + each.ours.digits),
             each.seeds,
             None if reason else each.verdict(),
         )
         for each in comparisons
     ]
-    judged = [each.held for each in comparisons if reason is None and each.seeds >= SEEDS_FOR_A_VERDICT]
+    held = [each.held for each in comparisons if each.judged]
     notes = [
         "Held: not further from the paper than twice its standard deviation, or one point if that is more. "
         f"Judged from {SEEDS_FOR_A_VERDICT} seeds on, with the paper's training."
     ]
-    notes.append(f"No verdict: {reason}." if reason else f"{sum(judged)} of {len(judged)} judged cells held.")
+    notes.append(f"No verdict: {reason}." if reason else f"{sum(held)} of {len(held)} judged cells held.")
     columns = ("sequence", "what", "ours", "paper", "difference", "allowed", "seeds", "verdict")
     return Table("Ours and the paper's", columns, rows, tuple(notes), labels=2)
 

@@ -11,7 +11,7 @@ from softmask.analyses.network_size import agrees
 from softmask.analyses.statistics import slope
 from softmask.analyses.table import Cell, Table, Value
 from softmask.paper import paper_value
-from softmask.reproduction.comparing import SEEDS_FOR_A_VERDICT, compare, orders, verdicts, why_no_verdict
+from softmask.reproduction.comparing import compare, orders, verdicts
 from softmask.reproduction.recipes import Recipe
 from softmask.runs.store import StoredRun
 from softmask.sequences import sequence_facts
@@ -23,14 +23,12 @@ def tables_of(recipe: Recipe, runs: Sequence[StoredRun]) -> list[Table]:
     shown = recipe.show(runs)
     if recipe.layout is None:
         return [shown, trends(shown)]
-    comparisons = list(compare(shown, recipe.layout, recipe.unit))
+    comparisons = list(compare(shown, recipe.layout, [run.config for run in runs], recipe.unit))
     if not comparisons:
         said = "No verdict: the paper has no numbers for these runs."
         return [dataclasses.replace(shown, notes=(*shown.notes, said))]
-    reason = why_no_verdict(run.config for run in runs)
-    judged = reason is None and any(each.seeds >= SEEDS_FOR_A_VERDICT for each in comparisons)
-    found = [shown, verdicts(comparisons, reason)]
-    return found if judged else [*found, orders(comparisons)]
+    found = [shown, verdicts(comparisons)]
+    return found if any(each.judged for each in comparisons) else [*found, orders(comparisons)]
 
 
 def trends(table: Table) -> Table:

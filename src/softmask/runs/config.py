@@ -143,7 +143,7 @@ def make_config(
         "seeds": dataclasses.asdict(Seeds.all_from(seed)),
     }
     for name, value in (changes or {}).items():
-        section, key = _find_field(name, raw)
+        section, key = _find_field(name, raw, method)
         raw[section][key] = value
     return RunConfig.from_dict({"method": method, "sequence": sequence, "tasks": tasks, **raw})
 
@@ -155,15 +155,17 @@ def _check_tasks(sequence: str, tasks: int | None) -> SequenceFacts:
     return facts
 
 
-def _find_field(name: str, raw: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+def _find_field(name: str, raw: Mapping[str, Mapping[str, Any]], method: str) -> tuple[str, str]:
+    """Errors name the method: a grid has many, and each has fields of its own."""
     known = [f"{section}.{key}" for section in SECTIONS for key in raw[section]]
     matches = [full for full in known if full == name or full.split(".", 1)[1] == name]
     if len(matches) > 1:
-        raise ConfigError(f"{name!r} could mean {' or '.join(matches)}: give the full name")
+        raise ConfigError(f"{method}: {name!r} could mean {' or '.join(matches)}: give the full name")
     if not matches:
         tails = {full.split(".", 1)[1]: full for full in known}
         hint = nearest(name, known) or nearest(name, tails)
-        raise ConfigError(f"there is no field {name!r}{hint + ' Known' if hint else '; known'}: {', '.join(known)}")
+        told = f"{method}: there is no field {name!r}"
+        raise ConfigError(f"{told}{hint + ' Known' if hint else '; known'}: {', '.join(known)}")
     section, key = matches[0].split(".", 1)
     return section, key
 

@@ -22,6 +22,7 @@ from softmask.runs.run import may_change, run, tell_if_code_changed
 from softmask.runs.store import Listener, Store
 
 PAPER_SEEDS = (1, 2, 3, 4, 5)
+SEEDS_SET_BY_HAND = "each of seeds.order, split, init and batches is set, so they would be the same run again"
 SECONDS_BETWEEN_LOOKS = 1.0
 State = Literal["finished", "failed", "running", "begun", "missing"]
 Changes = Callable[[str, str], Mapping[str, Any]]
@@ -74,8 +75,12 @@ class Grid:
                     left_out[f"{method} on {sequence}"] = reason
                     continue
                 changed = changes(method, sequence) if callable(changes) else changes
-                for config in _seeded(method, sequence, seeds, preset=preset, tasks=tasks, changes=changed):
-                    configs[config.id()] = config
+                seeded = {
+                    c.id(): c for c in _seeded(method, sequence, seeds, preset=preset, tasks=tasks, changes=changed)
+                }
+                configs |= seeded
+                if len(seeded) < (wanted := len(set(seeds))):
+                    left_out[f"{wanted - len(seeded)} seeds of {method} on {sequence}"] = SEEDS_SET_BY_HAND
         return cls(tuple(configs.values()), left_out)
 
     def cells(self, store: Store) -> list[Cell]:
