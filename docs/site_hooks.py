@@ -1,4 +1,4 @@
-"""Pages of the site that are made, not written: one for each method, from its card."""
+"""Pages of the site that are made, not written: one for each method, from its card and settings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from softmask.learning.catalogue import METHODS
+from softmask.learning.settings_card import range_in_words, settings_card, shown
 
 
 def on_config(config: Any) -> Any:
@@ -29,5 +30,14 @@ def method_pages() -> dict[str, str]:
         first, _, rest = METHODS.entry(name).card.partition("\n")
         title = METHODS.load(name).title
         rows.append(f"| [`{name}`]({name}.md) | {title} | {first} |")
-        pages[name] = f"# {title}\n\n{first}\n{rest}\n\nRun it: `softmask run --method {name} --sequence D-5`\n"
+        pages[name] = f"# {title}\n\n{first}\n{rest}\n\n{settings_table(name)}"
+        pages[name] += f"Run it: `softmask run --method {name} --sequence D-5`\n"
     return {"index": "# Methods\n\n" + "\n".join(rows) + "\n", **pages}
+
+
+def settings_table(name: str) -> str:
+    rows = []
+    for each in settings_card(METHODS.load(name).Settings):
+        searched = "" if each.search is None else range_in_words(each.search)
+        rows.append(f"| `{each.name}` | `{shown(each.default)}` | {searched} | {each.about} |")
+    return "\n".join(["| setting | default | searched | |", "|---|---|---|---|", *rows]) + "\n\n" if rows else ""

@@ -20,9 +20,19 @@ def test_methods() -> None:
 
 def test_the_card_of_a_method() -> None:
     card = METHODS.entry("spg").card
-    assert softmask("list", "methods", "spg").out.strip() == card
+    assert softmask("list", "methods", "spg").out.startswith(card + "\n")
     told = softmask("list", "methods", "spg", "--json").json()
     assert (told["name"], told["in the paper"], told["card"]) == ("spg", "SPG", card)
+
+
+def test_what_can_be_set_stands_below_the_card() -> None:
+    printed = softmask("list", "methods", "ewc").out
+    assert "Settings, as in `--set settings.strength=400`:" in printed
+    assert "strength = 400  (float; searched: 1 to 100000, log scale)\n    Of the penalty." in printed
+    rows = {row["name"]: row for row in softmask("list", "methods", "ewc", "--json").json()["settings"]}
+    assert rows["strength"]["search"] == {"low": 1.0, "high": 1e5, "log": True, "choices": None}
+    assert (rows["fisher_batch"]["default"], rows["fisher_batch"]["search"]) == (20, None)
+    assert "Settings" not in softmask("list", "methods", "one").out, "ONE has none"
 
 
 def test_the_card_of_an_unknown_method() -> None:

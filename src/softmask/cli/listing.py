@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from softmask.analyses.table import Cell, Table
 from softmask.cli import options
 from softmask.cli.printing import out, print_json, tell
 from softmask.learning.catalogue import METHODS
+from softmask.learning.settings_card import as_text, settings_card, shown
 from softmask.report.tables import as_json as table_as_json
 from softmask.report.tables import cell_text, print_table
 from softmask.runs.store import Store, StoredRun
@@ -43,10 +45,12 @@ def _print_lines(table: Table) -> None:
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Print the whole card of one method.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Print the whole card of one method, and what can be set in it.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """The methods, one line each; with a name, that method's card. Example: `softmask list methods spg`"""
+    """The methods, one line each; with a name, its card and settings. Example: `softmask list methods spg`"""
     if name is not None:
         _print_card(name, as_json)
         return
@@ -57,11 +61,16 @@ def methods(
 
 
 def _print_card(name: str, as_json: bool) -> None:
-    card = METHODS.entry(name).card
+    card, method = METHODS.entry(name).card, METHODS.load(name)
+    settings = settings_card(method.Settings)
     if as_json:
-        print_json({"name": name, "in the paper": METHODS.load(name).title, "card": card})
-    else:
-        out.print(card)
+        told = [dataclasses.asdict(each) for each in settings]
+        print_json({"name": name, "in the paper": method.title, "card": card, "settings": told})
+        return
+    out.print(card)
+    if settings:
+        first = settings[0]
+        out.print(f"\nSettings, as in `--set settings.{first.name}={shown(first.default)}`:\n\n{as_text(settings)}")
 
 
 @app.command()
