@@ -87,8 +87,12 @@ def check_same_seed_same_bits(name: str, folder: Path) -> None:
     """Two runs with equal configs end with equal weights; another seed ends with others."""
     config = _small(name)
     first, second = (run(config, Store(folder / place)) for place in ("first", "second"))
-    assert _digest(first) == _digest(second)
-    assert _digest(first) != _digest(run(_small(name, seed=2), Store(folder / "other")))
+    assert _digest(first) == _digest(second), (
+        f"{name}: equal seeds, other weights: something draws from a generator that a run does not seed (Python's, "
+        "NumPy's, one made anew without a seed), or depends on an earlier run in the same process"
+    )
+    other = run(_small(name, seed=2), Store(folder / "other"))
+    assert _digest(first) != _digest(other), f"{name}: seeds 1 and 2 end with equal weights: the seed is not used"
 
 
 def check_interrupted_equals_uninterrupted(name: str, folder: Path) -> None:
@@ -105,8 +109,10 @@ def check_interrupted_equals_uninterrupted(name: str, folder: Path) -> None:
         with contextlib.suppress(Interruption):
             run(config, store, watch=_interrupt_after(1))
     resumed = run(config, store)
-    assert _digest(resumed) == _digest(whole)
-    assert resumed.accuracies() == whole.accuracies()
+    assert (_digest(resumed), resumed.accuracies()) == (_digest(whole), whole.accuracies()), (
+        f"{name}: a run that was interrupted after every epoch ended otherwise than one that was not: something that "
+        "it needs is neither in `state_dict()` (a plain list or attribute is not) nor in the `notes` of a Fitter"
+    )
 
 
 def check_state_is_complete(name: str, folder: Path) -> None:
@@ -119,7 +125,10 @@ def check_state_is_complete(name: str, folder: Path) -> None:
     rebuilt = build(config, sequence)
     rebuilt.load_state_dict(journal.load_stage())
     for task in range(len(sequence.tasks)):
-        assert torch.equal(_logits(method, sequence, task), _logits(rebuilt, sequence, task))
+        assert torch.equal(_logits(method, sequence, task), _logits(rebuilt, sequence, task)), (
+            f"{name}: rebuilt from its checkpoint, it answers otherwise for task {task}: something that it answers "
+            "with is not in `state_dict()`: use parameters, buffers or `get_extra_state`"
+        )
 
 
 def check_old_heads_stay(name: str, folder: Path) -> None:
@@ -163,7 +172,10 @@ def check_memory_does_not_grow_with_steps(name: str, folder: Path) -> None:
         scales = Scales(build(config, sequence))
         learn_sequence(scales.method, sequence.tasks, config.training, scales, tests=None)
         largest.append(scales.largest)
-    assert 0 < largest[1] <= largest[0], f"{largest[0]} bytes after 2 epochs, {largest[1]} after 6"
+    assert 0 < largest[1] <= largest[0], (
+        f"{name}: holds {largest[0]:,} bytes of tensors when a task has 2 epochs, {largest[1]:,} when it has 6: "
+        "something is kept for every step or epoch"
+    )
 
 
 def check_learns(name: str, folder: Path) -> None:
@@ -174,8 +186,10 @@ def check_learns(name: str, folder: Path) -> None:
     config = make_config(name, "D-5", preset="short", tasks=2, changes=LONG_ENOUGH)
     accuracies = run(config, Store(folder), checkpoint_every=config.training.epochs).accuracies()
     for task in (0, 1):
-        assert next(row[task] for row in accuracies.values() if task in row) > 70
-    assert average_accuracy(accuracies) > 65
+        learned = next(row[task] for row in accuracies.values() if task in row)
+        assert learned > 70, f"{name}: task {task} of D-5 was learned to {learned:.1f} percent; 50 is chance"
+    left = average_accuracy(accuracies)
+    assert left > 65, f"{name}: {left:.1f} percent are left of two tasks of D-5; 50 is chance"
 
 
 METHOD_CHECKS: list[Callable[[str, Path], None]] = [

@@ -128,31 +128,32 @@ class Lazy(Method):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "check"),
+    ("wrong", "check", "said"),
     [
-        (Moody, testing.check_same_seed_same_bits),
-        (Absent, testing.check_interrupted_equals_uninterrupted),
-        (Forgetful, testing.check_state_is_complete),
-        (MeddlerBefore, testing.check_old_heads_stay),
-        (MeddlerAhead, testing.check_old_heads_stay),
-        (MeddlerElsewhere, testing.check_old_heads_stay),
-        (Headless, testing.check_old_heads_stay),
-        (Promising, testing.check_promise_of_not_forgetting),
-        (Hoarder, testing.check_memory_does_not_grow_with_steps),
-        (HoarderInQueue, testing.check_memory_does_not_grow_with_steps),
-        (Lazy, testing.check_learns),
+        (Moody, testing.check_same_seed_same_bits, "equal seeds, other weights"),
+        (Absent, testing.check_interrupted_equals_uninterrupted, "neither in `state_dict"),
+        (Forgetful, testing.check_state_is_complete, "answers otherwise for task 0"),
+        (MeddlerBefore, testing.check_old_heads_stay, r"heads\[0\] changed while task 1"),
+        (MeddlerAhead, testing.check_old_heads_stay, r"heads\[1\] changed while task 0"),
+        (MeddlerElsewhere, testing.check_old_heads_stay, r"other_heads\[1\] changed"),
+        (Headless, testing.check_old_heads_stay, "moves_old_heads = True"),
+        (Promising, testing.check_promise_of_not_forgetting, "task 0 changed while 1"),
+        (Hoarder, testing.check_memory_does_not_grow_with_steps, "kept for every step"),
+        (HoarderInQueue, testing.check_memory_does_not_grow_with_steps, "kept for every step"),
+        (Lazy, testing.check_learns, "50 is chance"),
     ],
 )
 def test_a_wrong_method_is_found(
-    wrong: type[Method], check: Callable[[str, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wrong: type[Method], check: Callable[[str, Path], None], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And told in words: in a package's tests, pytest explains the asserts of its own files alone."""
     METHODS.names()
     monkeypatch.setattr(wrong, "title", "wrong", raising=False)
     monkeypatch.setitem(METHODS._entries, "wrong", Entry("wrong", wrong))
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=said):
         check("wrong", tmp_path)
 
 
 def test_every_check_has_its_wrong_method() -> None:
     (mark,) = [mark for mark in test_a_wrong_method_is_found.pytestmark if mark.name == "parametrize"]
-    assert {check for _, check in mark.args[1]} == set(testing.METHOD_CHECKS)
+    assert {check for _, check, _ in mark.args[1]} == set(testing.METHOD_CHECKS)
