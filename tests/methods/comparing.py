@@ -14,7 +14,7 @@ from softmask.runs.config import make_config
 from softmask.runs.run import build, load
 from softmask.testing import Memory
 
-SMALL = {"width": 1 / 16, "epochs": 2, "joint_epochs": 2}
+SMALL = {"network.width": 1 / 16, "epochs": 2, "joint_epochs": 2}
 
 
 def built(method: str, tasks: int = 2, **changes: Any) -> tuple[Method, tuple[Task, ...]]:

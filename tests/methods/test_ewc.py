@@ -127,7 +127,7 @@ def test_a_penalty_that_is_stable_warns_of_nothing(recwarn: pytest.WarningsRecor
 
 def test_the_default_strength_overshoots_nearly_nowhere_where_a_task_was_learned_well() -> None:
     """HAT's 5000 does, at this rate by a factor of ten. How near to 2 the largest comes depends on the processor."""
-    method = learned("ewc", width=0.25, epochs=20, batch=16)
+    method = learned("ewc", **{"network.width": 0.25}, epochs=20, batch=16)
     assert 0 < method.stability.penalty_rate_largest < 4
     assert method.stability.penalty_rate_above_2 < 1e-4
 

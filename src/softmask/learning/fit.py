@@ -178,6 +178,7 @@ class Fitter:
         self._save, self._watch = save, watch
         self._fits: dict[str, Fit] = {}
         self._waiting: dict[str, State] = {}
+        self._method_as_saved: State = {}
         self.notes: State = {}
         self.epochs = 0  # of all Fits together
         if saved is not None:
@@ -188,8 +189,8 @@ class Fitter:
         fit = Fit(learner, self.task, self.training, after_epoch=self._after_epoch)
         if (state := self._waiting.pop(name, None)) is not None:
             fit.load_state_dict(state["fit"])
-            if state["learner"] is not None:
-                learner.restore(state["learner"])
+            # The method's own once more: an earlier Fit, done before the kill, may have put its best weights back.
+            learner.restore(self._method_as_saved if state["learner"] is None else state["learner"])
         self._fits[name] = fit
         return fit
 
@@ -200,6 +201,7 @@ class Fitter:
     def close(self) -> None:
         """The task is learned. Fits and Fitter hold each other, and copies of all weights with them: let them go."""
         self._fits.clear()
+        self._method_as_saved = {}
         self._save = self._watch = None
 
     def save(self) -> None:
@@ -222,6 +224,7 @@ class Fitter:
 
     def _resume(self, saved: State) -> None:
         self.notes, self._waiting, self.epochs = dict(saved["notes"]), dict(saved["fits"]), saved.get("epochs", 0)
-        self.method.restore(saved["method"])
+        self._method_as_saved = saved["method"]
+        self.method.restore(self._method_as_saved)
         set_random_states(saved["generators"], self.task.train.device)
         self.task.train.generator.set_state(saved["generators"]["order"])

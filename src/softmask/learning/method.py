@@ -13,6 +13,7 @@ for task in method.stages(tasks, training):
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -118,7 +119,8 @@ class Method(nn.Module):
     clip: ClassVar[float | None] = None
     """Largest joint norm of all gradients."""
     settled: ClassVar[tuple[str, ...]] = ()
-    """Parts whose buffers stay as they are while a task is learned: snapshots, made every epoch, leave them out."""
+    """Parts of which nothing but trainable parameters changes while a task is learned: snapshots, made in every epoch,
+    leave the rest of them out. Only saves memory and time."""
 
     def __init__(self, problem: Problem, settings: Any = None) -> None:
         super().__init__()
@@ -209,17 +211,24 @@ class Method(nn.Module):
     # What is kept
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copies of all that may change while a task is learned: trainable parameters and buffers."""
-        return {name: tensor.detach().clone() for name, tensor in self._changeable()}
+        """Copies of all parameters and buffers that may change while a task is learned.
+
+        Those that are frozen, too, unless their part is settled: a teacher that follows the weights is, and `learn` may
+        freeze first one part and then another.
+        """
+        named = itertools.chain(self.named_parameters(), self.named_buffers())
+        return {
+            name: tensor.detach().clone()
+            for name, tensor in named
+            if tensor.requires_grad or name.partition(".")[0] not in self.settled
+        }
 
     @torch.no_grad()
     def restore(self, snapshot: Mapping[str, Tensor]) -> None:
-        for name, tensor in self._changeable():
-            tensor.copy_(snapshot[name])
-
-    def _changeable(self) -> Iterator[tuple[str, Tensor]]:
-        yield from ((name, p) for name, p in self.named_parameters() if p.requires_grad)
-        yield from ((name, b) for name, b in self.named_buffers() if name.split(".")[0] not in self.settled)
+        """All that the snapshot holds, whatever is trainable by now."""
+        named = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        for name, value in snapshot.items():
+            named[name].copy_(value)
 
     @contextmanager
     def own_randomness(self, task: Task) -> Iterator[None]:

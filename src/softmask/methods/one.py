@@ -24,6 +24,7 @@ from softmask.learning.task import Task
 class ONE(Method):
     title = "ONE"
     never_forgets = True
+    settled = ("backbones",)
 
     def build(self) -> None:
         self.backbones = nn.ModuleList(self.problem.backbone() for _ in self.problem.classes)

@@ -41,6 +41,7 @@ CANDIDATES = 2
 class PathNet(Method):
     title = "PathNet"
     never_forgets = True
+    settled = ("columns",)
     clip = 1e3
 
     @dataclass(frozen=True)

@@ -35,6 +35,7 @@ EXPANSIONS = tuple(step / 20 for step in range(1, 101))
 class PGN(Method):
     title = "PGN"
     never_forgets = True
+    settled = ("columns", "adapters")
 
     @dataclass(frozen=True)
     class Settings:

@@ -50,7 +50,7 @@ HEAD = "head"
 class SupSup(Method):
     title = "SupSup"
     never_forgets = True
-    settled = ("masks",)
+    settled = ("masks", "backbone")
 
     @dataclass(frozen=True)
     class Settings:

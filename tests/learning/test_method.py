@@ -1,0 +1,42 @@
+"""What a snapshot of a method holds, and how it is brought back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from softmask.learning.method import Method
+from tests.learning.parts.toys import random_problem
+from tests.methods.comparing import built
+
+
+def test_a_snapshot_brings_back_what_was_frozen_meanwhile() -> None:
+    method = Method(random_problem(2))
+    snapshot = method.snapshot()
+    with torch.no_grad():
+        for parameter in method.parameters():
+            parameter.zero_()
+    method.backbone.requires_grad_(False)
+    method.restore(snapshot)
+    assert all(torch.equal(parameter, snapshot[name]) for name, parameter in method.named_parameters())
+
+
+def test_what_is_frozen_is_part_of_a_snapshot_unless_it_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = Method(random_problem(2))
+    method.backbone[0].weight.requires_grad_(False)
+    assert set(method.snapshot()) == set(method.state_dict())
+    monkeypatch.setattr(Method, "settled", ("backbone",))
+    assert set(method.state_dict()) - set(method.snapshot()) == {"backbone.0.weight"}
+
+
+@pytest.mark.parametrize("name", ["one", "pgn", "pathnet", "supsup"])
+def test_networks_of_other_tasks_are_not_copied_in_every_epoch(name: str) -> None:
+    """On I-100 they take gigabytes."""
+    method, tasks = built(name)
+    for task in tasks:  # PathNet's first has no modules to keep
+        method.begin_task(task)
+        if name == "pathnet":
+            method.paths[task.id] = 0
+    frozen = {key for key, p in method.named_parameters() if not p.requires_grad and not key.startswith("heads")}
+    assert frozen
+    assert frozen.isdisjoint(method.snapshot())
