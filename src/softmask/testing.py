@@ -18,19 +18,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from softmask.learning.catalogue import METHODS
 from softmask.learning.evaluation import evaluating
-from softmask.learning.fit import Fit
 from softmask.learning.method import Method
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.task import Task, TaskSequence
 from softmask.metrics import average_accuracy
 from softmask.runs.config import RunConfig, make_config
 from softmask.runs.run import build, load, run
-from softmask.runs.store import Store, StoredRun
+from softmask.runs.store import Listener, Store, StoredRun
 
 SMALL = {"network.width": 1 / 16, "training.epochs": 2, "training.joint_epochs": 2}
 LONG_ENOUGH = {
@@ -73,7 +73,7 @@ class Memory:
 
 
 class Scales(Memory):
-    """Weighs after every epoch all tensors that the method holds and those that are saved with it."""
+    """Weighs after every epoch and task all that the method holds in tensors and arrays, and what is saved with it."""
 
     def __init__(self, method: Method) -> None:
         super().__init__()
@@ -81,6 +81,10 @@ class Scales(Memory):
 
     def save_progress(self, stage: int, state: dict[str, Any]) -> None:
         self.largest = max(self.largest, _held_bytes([self.method, state], set()))
+
+    def save_stage(self, stage: int, state: dict[str, Any]) -> None:
+        super().save_stage(stage, state)
+        self.save_progress(stage, state)
 
 
 def check_same_seed_same_bits(name: str, folder: Path) -> None:
@@ -96,21 +100,19 @@ def check_same_seed_same_bits(name: str, folder: Path) -> None:
 
 
 def check_interrupted_equals_uninterrupted(name: str, folder: Path) -> None:
-    """A run that is cut after every epoch in turn, and continued, ends with the weights of an uninterrupted one.
+    """A run that is cut after every epoch and task, and continued, ends with the weights of an uninterrupted one.
 
     By the paper's schedule, whose rates follow from the losses; every epoch that is not better counts.
     """
     changes = SMALL | {"training.schedule": "plateau", "training.patience": 1, "training.epochs": 3}
     config = make_config(name, "D-5", preset="short", tasks=3, changes=changes)
-    whole = run(config, Store(folder / "whole"))
-    epochs = len(whole.events("epoch"))
-    store = Store(folder / "cut")
-    for _ in range(epochs):
+    whole, store = run(config, Store(folder / "whole")), Store(folder / "cut")
+    for _ in range(len(whole.events("epoch")) + len(whole.events("task"))):
         with contextlib.suppress(Interruption):
-            run(config, store, watch=_interrupt_after(1))
+            run(config, store, listeners=[_interrupt_after(1)])
     resumed = run(config, store)
     assert (_digest(resumed), resumed.accuracies()) == (_digest(whole), whole.accuracies()), (
-        f"{name}: a run that was interrupted after every epoch ended otherwise than one that was not: something that "
+        f"{name}: interrupted after every epoch and task, a run ended otherwise than one that was not: something "
         "it needs is neither in `state_dict()` (a plain list or attribute is not) nor in the `notes` of a Fitter"
     )
 
@@ -129,6 +131,20 @@ def check_state_is_complete(name: str, folder: Path) -> None:
             f"{name}: rebuilt from its checkpoint, it answers otherwise for task {task}: something that it answers "
             "with is not in `state_dict()`: use parameters, buffers or `get_extra_state`"
         )
+
+
+def check_answering_changes_nothing(name: str, folder: Path) -> None:
+    """Whoever is asked, about test images too, stays as it was and says the same again."""
+    config = _small(name, tasks=2)
+    sequence = load(config, None)
+    method, journal = build(config, sequence), Memory()
+    learn_sequence(method, sequence.tasks, config.training, journal, tests=None)
+    for task in range(len(sequence.tasks)):
+        first, second = (_logits(method, sequence, task) for _ in range(2))
+        assert torch.equal(first, second), f"{name}: asked twice about the same images of task {task}, it differs"
+    state = method.state_dict()
+    changed = [key for key, tensor in _tensors(journal.load_stage()).items() if not torch.equal(tensor, state[key])]
+    assert not changed, f"{name}: answering changed {', '.join(changed)}: it would learn from test images"
 
 
 def check_old_heads_stay(name: str, folder: Path) -> None:
@@ -173,7 +189,7 @@ def check_memory_does_not_grow_with_steps(name: str, folder: Path) -> None:
         learn_sequence(scales.method, sequence.tasks, config.training, scales, tests=None)
         largest.append(scales.largest)
     assert 0 < largest[1] <= largest[0], (
-        f"{name}: holds {largest[0]:,} bytes of tensors when a task has 2 epochs, {largest[1]:,} when it has 6: "
+        f"{name}: tensors and arrays hold {largest[0]:,} bytes when a task has 2 epochs, {largest[1]:,} when it has 6: "
         "something is kept for every step or epoch"
     )
 
@@ -196,6 +212,7 @@ METHOD_CHECKS: list[Callable[[str, Path], None]] = [
     check_same_seed_same_bits,
     check_interrupted_equals_uninterrupted,
     check_state_is_complete,
+    check_answering_changes_nothing,
     check_old_heads_stay,
     check_promise_of_not_forgetting,
     check_memory_does_not_grow_with_steps,
@@ -211,14 +228,14 @@ def _digest(done: StoredRun) -> str:
     return str(done.events("finished")[0]["weights"])
 
 
-def _interrupt_after(epochs: int) -> Callable[[Task, Fit], None]:
-    """Lets so many epochs be saved, then strikes while the next is being noted, before it is saved."""
+def _interrupt_after(saved: int) -> Listener:
+    """Lets so many epochs or tasks be saved, then strikes while the next is being noted, before it is saved."""
     seen = 0
 
-    def strike(task: Task, fit: Fit) -> None:
+    def strike(event: dict[str, Any]) -> None:
         nonlocal seen
-        seen += 1
-        if seen > epochs:
+        seen += event["kind"] in ("epoch", "task")
+        if seen > saved:
             raise Interruption
 
     return strike
@@ -253,6 +270,10 @@ def _logits(method: Method, sequence: TaskSequence, task: int) -> Tensor:
         return method(sequence.tests[task].x[:16], task)
 
 
+def _tensors(state: dict[str, Any]) -> dict[str, Tensor]:
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+
 def _copied(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
@@ -262,7 +283,7 @@ def _copied(value: Any) -> Any:
 
 
 def _held_bytes(value: Any, seen: set[int]) -> int:
-    """Of all tensors that can be reached from a value, each counted once."""
+    """Of all tensors and NumPy arrays that can be reached from a value, each counted once."""
     if id(value) in seen or isinstance(value, type):
         return 0
     seen.add(id(value))
@@ -271,6 +292,8 @@ def _held_bytes(value: Any, seen: set[int]) -> int:
         counted = memory.data_ptr() in seen
         seen.add(memory.data_ptr())
         return 0 if counted else memory.nbytes()
+    if isinstance(value, np.ndarray):
+        return value.nbytes
     if isinstance(value, dict):
         return sum(_held_bytes(part, seen) for pair in value.items() for part in pair)
     if isinstance(value, (list, tuple, set, frozenset, deque)):

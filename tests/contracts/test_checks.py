@@ -7,12 +7,14 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from softmask import testing
 from softmask.learning.catalogue import METHODS
+from softmask.learning.fit import Fitter
 from softmask.learning.method import Method, Step
 from softmask.learning.registry import Entry
 from softmask.learning.task import Task
@@ -120,6 +122,43 @@ class HoarderInQueue(Hoarder):
     where = deque
 
 
+class HoarderOfArrays(Hoarder):
+    def after_step(self, step: Step) -> None:
+        self.seen.append(np.zeros(9))
+
+
+class Curious(Method):
+    """Learns from whatever it is asked about."""
+
+    def build(self) -> None:
+        super().build()
+        self.register_buffer("average", torch.zeros(()))
+
+    def features(self, x: Tensor, task: int) -> Tensor:
+        self.average.lerp_(x.mean(), 0.1)
+        return super().features(x, task)
+
+
+class Dreamer(Method):
+    """Draws while it answers."""
+
+    def features(self, x: Tensor, task: int) -> Tensor:
+        return super().features(x, task) + torch.rand(())
+
+
+class Loner(Method):
+    """Learns without a Fit, and remembers outside of its state how many tasks there were."""
+
+    def build(self) -> None:
+        super().build()
+        self.tasks_seen = 0
+
+    @torch.no_grad()
+    def learn(self, task: Task, fit: Fitter) -> None:
+        self.tasks_seen += 1
+        self.heads[task.id].weight.fill_(self.tasks_seen)
+
+
 class Lazy(Method):
     """Learns nothing."""
 
@@ -140,6 +179,10 @@ class Lazy(Method):
         (Promising, testing.check_promise_of_not_forgetting, "task 0 changed while 1"),
         (Hoarder, testing.check_memory_does_not_grow_with_steps, "kept for every step"),
         (HoarderInQueue, testing.check_memory_does_not_grow_with_steps, "kept for every step"),
+        (HoarderOfArrays, testing.check_memory_does_not_grow_with_steps, "kept for every step"),
+        (Curious, testing.check_answering_changes_nothing, "answering changed average"),
+        (Dreamer, testing.check_answering_changes_nothing, "it differs"),
+        (Loner, testing.check_interrupted_equals_uninterrupted, "neither in `state_dict"),
         (Lazy, testing.check_learns, "50 is chance"),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_run_elsewhere_goes_on_where_it_was_cut(
     def cut_and_resumed() -> StoredRun:
         for _ in range(3):
             with contextlib.suppress(Interruption):
-                running.run(config, Store(tmp_path / "cut"), device="pretended", watch=_interrupt_after(1))
+                running.run(config, Store(tmp_path / "cut"), device="pretended", listeners=[_interrupt_after(1)])
         return running.run(config, Store(tmp_path / "cut"), device="pretended")
 
     with elsewhere:
@@ -63,7 +63,7 @@ def test_a_run_is_not_continued_on_another_device(
 ) -> None:
     config, store = _small("ncl"), Store(tmp_path)
     with pytest.raises(Interruption):
-        running.run(config, store, watch=_interrupt_after(1))
+        running.run(config, store, listeners=[_interrupt_after(1)])
     with elsewhere, pytest.raises(SoftmaskError, match="begun on cpu and can go on only there"):
         running.run(config, store, device="pretended")
 
