@@ -319,3 +319,47 @@ def test_learning_a_task_ends_on_its_best_epoch(scripted) -> None:
     method.learn(task, fitter)
     assert torch.equal(method.heads[0].weight, seen[0])
     assert not torch.equal(seen[0], seen[2])
+
+
+def test_an_equal_loss_is_no_improvement(scripted) -> None:
+    """Else a loss that stands still would go on for all 500 epochs, and end with the last of them."""
+    scripted(itertools.repeat(1.0))
+    fit = Fit(tiny_method(), tiny_task(), PAPER).run()
+    assert fit.epoch == 36
+    assert fit.best_epoch == 0
+
+
+def test_epochs_that_are_not_finite_lower_the_rate(scripted) -> None:
+    """It is what may still save the task: taken back and tried again at the same rate, it would fail for ever."""
+    scripted(itertools.chain([1.0], itertools.repeat(math.nan)))
+    seen = rates(Fit(tiny_method(), tiny_task(), PAPER))
+    assert len(seen) == 36
+    assert seen[-1] == PAPER.lr_min
+
+
+def test_every_epoch_trains_in_train_mode() -> None:
+    """Validation in between leaves eval mode behind: dropout would be on in the first epoch alone."""
+    method = Recorder(tiny_method().problem)
+    Fit(method, tiny_task(), Training(epochs=3)).run()
+    assert method.calls.count("loss") == 9
+    assert "loss in eval mode" not in method.calls
+
+
+@pytest.mark.parametrize("preset", ["paper", "short"])
+def test_the_best_epoch_is_restored_whatever_the_schedule(scripted, preset: str) -> None:
+    scripted(itertools.chain([1.0], itertools.repeat(2.0)))
+    method = tiny_method()
+    fit = Fit(method, tiny_task(), PRESETS[preset]).run(1)
+    best = method.heads[0].weight.detach().clone()
+    fit.run().restore_best()
+    assert torch.equal(method.heads[0].weight, best)
+
+
+def test_a_loss_that_is_not_finite_takes_running_statistics_back_too(scripted) -> None:
+    """SI's path integral and TAG's moments belong to the weights."""
+    scripted([1.0, math.nan])
+    method = tiny_method()
+    fit = Fit(method, tiny_task(), PAPER).run(1)
+    assert method.steps == 3
+    fit.run(1)
+    assert method.steps == 3

@@ -1,5 +1,7 @@
 """The protocol: what is measured when, and that nothing leaks between tasks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,8 +9,8 @@ from softmask.learning.evaluation import accuracy, evaluating, validate
 from softmask.learning.fit import DivergedError
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.seeds import Seeds, derive
-from softmask.learning.task import Batches
-from softmask.learning.training import Training
+from softmask.learning.task import Batches, Task
+from softmask.learning.training import PRESETS, Training
 from softmask.testing import Memory
 from tests.learning.tiny import TinyMethod, tiny_method, tiny_task
 
@@ -136,3 +138,72 @@ def test_seeds_have_names_and_do_not_collide() -> None:
     assert derive(1, "a") == derive(1, "a") == 6885665436231814845
     assert len({derive(1, "a"), derive(1, "b"), derive(2, "a"), derive("1", "a", "")}) == 4
     assert 0 <= derive("anything") < 2**63
+
+
+class Drawing(TinyMethod):
+    """Notes what dropout would draw first in each task, and what a pass at its end would."""
+
+    def build(self) -> None:
+        super().build()
+        self.drawn: list[float] = []
+
+    def begin_task(self, task: Task) -> None:
+        super().begin_task(task)
+        self.drawn.append(torch.rand(()).item())
+
+    def end_task(self, task: Task) -> None:
+        with self.own_randomness(task):
+            self.drawn.append(torch.rand(()).item())
+
+
+class OtherDrawing(Drawing):
+    pass
+
+
+def drawn(kind: type[Drawing] = Drawing, seed: int = 1) -> list[float]:
+    """At the start and at the end of the first task, then of the second."""
+    method = kind(replace(tiny_method(tasks=2).problem, seeds=Seeds(batches=seed)))
+    learn_sequence(method, [tiny_task(0), tiny_task(1)], SHORT, Memory(), tests=None)
+    return method.drawn
+
+
+def test_draws_follow_from_the_seed_and_the_task() -> None:
+    assert drawn() == drawn()
+    assert len({*drawn(), *drawn(seed=2)}) == 8
+
+
+def test_draws_at_the_end_of_a_task_belong_to_the_method_too() -> None:
+    """While those of learning are the same for all methods: at strength zero, EWC is NCL to the bit."""
+    ours, others = drawn(), drawn(OtherDrawing)
+    assert ours[::2] == others[::2]
+    assert not set(ours[1::2]) & set(others[1::2])
+
+
+def order(training: Training, task: int = 0, seed: int = 1) -> list[list[int]]:
+    """Of the images in two epochs."""
+    problem = replace(tiny_method(tasks=2).problem, seeds=Seeds(batches=seed))
+    count = 20
+    tasks = [replace(tiny_task(i, count=count), name=f"tiny {i}") for i in range(2)]
+    batches = TinyMethod(problem).stages(tasks, training)[task].train
+    batches.labels = torch.arange(count)
+    return [torch.cat([y for _, y in batches]).tolist() for _ in range(2)]
+
+
+def test_the_paper_goes_through_the_same_batches_in_every_epoch() -> None:
+    first, second = order(PRESETS["paper"])
+    assert first == second == list(range(20))
+
+
+def test_where_batches_are_drawn_anew_the_order_follows_from_the_seed_and_the_task() -> None:
+    shuffled = Training(shuffle=True)
+    first, second = order(shuffled)
+    assert first != second
+    assert order(shuffled) == [first, second]
+    assert order(shuffled, task=1)[0] != first
+    assert order(shuffled, seed=2)[0] != first
+
+
+@pytest.mark.parametrize("size", [64, 5])
+def test_batches_have_the_size_of_the_training(size: int) -> None:
+    (stage,) = tiny_method().stages([tiny_task(count=70)], Training(batch=size))
+    assert stage.train.size == size

@@ -9,6 +9,7 @@ from torch import nn
 
 from softmask.learning.method import Step
 from softmask.learning.parts.memory import Memory
+from softmask.learning.seeds import Seeds
 from softmask.learning.task import Batches, Normalisation
 from softmask.methods.a_gem import AGEM, project
 from tests.learning.parts.toys import random_problem, random_task, toy_problem
@@ -211,3 +212,25 @@ def test_a_gradient_at_a_right_angle_stays() -> None:
     assert parameters[1].grad is None
     project(parameters, [torch.zeros(2), None])
     assert parameters[0].grad.tolist() == [1.0, 0.0]
+
+
+def test_draws_from_the_memory_follow_from_the_seed_of_the_run() -> None:
+    """Else runs with several seeds would all go by the same reference batches."""
+    drawn = []
+    for seed in (1, 1, 2):
+        method = AGEM(replace(random_problem(tasks=2), seeds=Seeds(batches=seed)))
+        drawn.append(torch.rand(3, generator=method.draws.generator(task=1)))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_every_step_is_projected_wherever_it_stands_in_an_epoch() -> None:
+    method, task = flat(with_memory()), shaped(1)
+    method.begin_task(task)
+    images, labels = method.memory.images[:12], method.memory.labels[:12]
+    for progress in (0.0, 0.5, 1.0):
+        method.zero_grad(set_to_none=True)
+        F.cross_entropy(method(images, 0), 1 - labels).backward()  # opposed to what the memory asks for
+        method.heads[0].zero_grad(set_to_none=True)
+        method.after_backward(Step(task, images, labels, progress=progress))
+        assert method.heads[0].weight.grad is not None

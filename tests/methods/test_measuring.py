@@ -12,6 +12,8 @@ from softmask.methods.ewc import EWC
 from softmask.methods.ewc_gi import EWCGI
 from softmask.methods.spg import SPG
 from softmask.methods.spg_fi import SPGFI, squashed
+from softmask.methods.spg_hard import SPGHard
+from softmask.methods.spg_no_smh import SPGWithoutMaskedHead
 from tests.core import oracle
 from tests.core.examples import assert_close
 from tests.learning.parts.toys import random_problem, random_task
@@ -49,8 +51,10 @@ def importance_by_hand(method: Method, task: Task) -> tuple[dict[str, torch.Tens
     return own, oracle.cross_importance(method.backbone, batches, old)
 
 
-def test_importance_is_that_of_the_own_head_and_all_earlier_ones_on_the_training_data() -> None:
-    method, task = SPG(random_problem(tasks=4)), third_of_four()
+@pytest.mark.parametrize("kind", [SPG, SPGHard, SPGWithoutMaskedHead])
+def test_importance_is_that_of_the_own_head_and_all_earlier_ones_on_the_training_data(kind: type[SPG]) -> None:
+    """Ablations that change the mask leave the measuring, old heads included, as it is."""
+    method, task = kind(random_problem(tasks=4)), third_of_four()
     own, cross = importance_by_hand(method, task)
     found = method.measure(task)
     assert_close(found.own, own)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from softmask.learning.evaluation import validate
 from softmask.learning.fit import Fit
 from softmask.learning.method import Step
+from softmask.learning.seeds import Seeds
 from softmask.learning.training import PRESETS, Training
 from softmask.methods.mtl import MTL, joined
 from softmask.metrics import average_accuracy, backward_transfer, forward_transfer
@@ -141,3 +142,14 @@ def test_validates_on_validation_data() -> None:
     (joint,) = MTL(random_problem(tasks=2)).stages(tasks, Training())
     assert torch.equal(joint.val.x, torch.cat([task.val.x for task in tasks]))
     assert joint.train.count == 24
+
+
+def test_the_union_is_mixed_by_the_seed_of_the_run() -> None:
+    """Not reshuffled, this one order is that of the whole run: other seeds must have others."""
+    orders = []
+    for seed in (1, 1, 2):
+        method = MTL(replace(random_problem(tasks=2), seeds=Seeds(batches=seed)))
+        (task,) = method.stages([random_task(0), random_task(1, count=8)], TRAINING)
+        orders.append(task.train.x)
+    assert torch.equal(orders[0], orders[1])
+    assert not torch.equal(orders[0], orders[2])

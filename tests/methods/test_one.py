@@ -35,3 +35,11 @@ def test_initial_weights_follow_from_seed_and_task() -> None:
             first[seed, task.id] = method.backbones[task.id].fc1.layer.weight.detach().clone()
     assert not torch.equal(first[1, 0], first[1, 1]), "not HAT's one start for all"
     assert not torch.equal(first[1, 0], first[2, 0]), "nor the same for every seed"
+
+
+def test_a_new_network_disturbs_no_other_draws() -> None:
+    """Else dropout would follow from the seed of the initial weights instead of that of the batches."""
+    method, tasks = built("one")
+    state = torch.get_rng_state()
+    method.begin_task(tasks[1])
+    assert torch.equal(torch.get_rng_state(), state)

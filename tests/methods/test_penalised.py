@@ -1,8 +1,11 @@
 """What the methods with penalties, a memory or a rate of their own have in common: settings that cannot be."""
 
+from typing import Any
+
 import pytest
 import torch
 
+from softmask.learning.catalogue import METHODS
 from softmask.learning.fit import Fit
 from softmask.learning.method import Method
 from softmask.learning.training import Training
@@ -14,6 +17,7 @@ from softmask.methods.si import SI
 from softmask.methods.tag import TAG
 from softmask.methods.ucl import UCL
 from softmask.runs.config import ConfigError, make_config
+from softmask.runs.search_space import SearchPlan
 from tests.learning.parts.toys import random_problem, random_task
 
 
@@ -59,3 +63,47 @@ def test_who_is_not_clipped(kind: type[Method]) -> None:
         parameter.grad = torch.full_like(parameter, 1e6)
     method.clip_gradients()
     assert all((parameter.grad == 1e6).all() for parameter in method.parameters())
+
+
+RATE = (5e-3, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranges"),
+    [
+        ("ewc", {"strength": (1.0, 1e5), "lr": RATE}),
+        ("ewc-gi", {"strength": (1e-4, 8.0), "lr": RATE}),
+        ("si", {"strength": (1e-3, 10.0), "damping": (1e-3, 1e-2, 1e-1), "lr": RATE}),
+        (
+            "ucl",
+            {
+                "alpha": (0.01, 10.0),
+                "beta": (1e-5, 0.1),
+                "noise_share": (0.125, 0.25, 0.5),
+                "rho_rate": (0.1, 10.0),
+                "lr": (0.01, 0.25),
+            },
+        ),
+        ("tag", {"contrast": (1.0, 7.0), "lr": (1e-5, 5e-3)}),
+        ("mtl", {"lr": (0.05, 0.5)}),
+        ("spg-hard", {"threshold": (0.2, 0.4, 0.6, 0.8)}),
+    ],
+)
+def test_ranges_of_searches(name: str, ranges: dict[str, Any]) -> None:
+    """They hold what the methods' authors use; a range for another rate or optimizer would fail in every trial."""
+    space = SearchPlan(method=name, sequence="D-5", trials=1, dropout=False).space()
+    found = {key.removeprefix("settings."): tuple(each.choices or (each.low, each.high)) for key, each in space.items()}
+    assert found == ranges
+
+
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [
+        ("si", {"strength": 0.1, "damping": 0.1}),
+        ("ucl", {"alpha": 5.0, "beta": 0.002, "noise_share": 0.125, "rho_rate": 1.0, "optimizer": "sgd"}),
+        ("tag", {"contrast": 5.0, "lr": 2.5e-4}),
+    ],
+)
+def test_defaults_are_the_authors(name: str, defaults: dict[str, Any]) -> None:
+    settings = METHODS.load(name).Settings()
+    assert {key: getattr(settings, key) for key in defaults} == defaults

@@ -1,7 +1,9 @@
 """UCL: the golden regulariser, the chain of strengths, sampling, and two learning rates."""
 
 import itertools
+import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from softmask.learning.fit import Fit
 from softmask.learning.method import Step
 from softmask.learning.parts.gaussian_layers import joined_strengths
 from softmask.learning.problem import Network, Problem
+from softmask.learning.seeds import Seeds
 from softmask.learning.training import Training
 from softmask.methods.ncl import NCL
 from softmask.methods.ucl import UCL
@@ -289,3 +292,40 @@ def test_no_deviation_is_lost_in_rounding(rho: float) -> None:
     assert method.rhos[0].grad.isfinite().all()
     drawn = method.features(step.x, 1)
     assert drawn.isfinite().all()
+
+
+def test_noise_follows_from_the_seed_of_the_run() -> None:
+    """The initial weights are the same here: only what is drawn for them may differ."""
+    features = []
+    for seed in (1, 1, 2):
+        method = UCL(replace(random_problem(tasks=1), seeds=Seeds(batches=seed)))
+        features.append(method.train().features(torch.eye(3), task=0))
+    assert torch.equal(features[0], features[1])
+    assert not torch.equal(features[0], features[2])
+
+
+def test_the_term_of_the_deviations_is_a_sum_over_the_units_of_all_layers() -> None:
+    """The golden has one unit, for which a mean over units is the same."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5)]
+    method, task = UCL(toy_problem(layers, [nn.Linear(5, 2)]), UCL.Settings(beta=0.2)), random_task()
+    method.begin_task(task)
+    with torch.no_grad():
+        for rho in method.rhos:
+            rho.add_(torch.randn_like(rho))
+    old, new = (
+        F.softplus(torch.cat([rho.detach().flatten() for rho in rhos]))
+        for rhos in (method.old_rhos.tensors(), method.rhos)
+    )
+    ratio, variance = (new / old).square(), new.square()
+    expected = (ratio - ratio.log() + variance - variance.log()).sum() * 0.2 / 2 / 4
+    assert len(new) == 9
+    assert method.train().penalty(step_of(task)).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_initial_means_are_uniform() -> None:
+    """Within the root of three deviations, the share of the noise taken out."""
+    torch.manual_seed(0)
+    method = UCL(toy_problem([nn.Linear(50, 400)], [nn.Linear(400, 2)]), UCL.Settings(noise_share=0.25))
+    bound = math.sqrt(3 * 2 / 50 * 0.75)
+    assert 0.999 * bound < method.backbone[0].weight.abs().max() <= bound
