@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from softmask.learning.fit import Fit
 from softmask.learning.method import Method
 from softmask.learning.problem import Problem
 from softmask.learning.task import Batches, Task
@@ -33,3 +34,11 @@ def tiny_task(index: int = 0, count: int = 10, size: int = 4, shuffle: bool = Fa
 def tiny_method(tasks: int = 1) -> TinyMethod:
     torch.manual_seed(0)
     return TinyMethod(Problem((1, 2, 2), (2,) * tasks))
+
+
+def rates(fit: Fit) -> list[float]:
+    """Runs it, and tells the learning rate of each epoch."""
+    seen: list[float] = []
+    fit.after_epoch = lambda fit: seen.append(fit.last["lr"])
+    fit.run()
+    return seen
