@@ -88,3 +88,13 @@ def test_facts_of_a_real_run_are_what_the_checkpoint_says(tmp_path: Path, name: 
     assert METHODS.load(name).title in {line[2] for line in capacity([done]).rows}
     told = row(capacity([done]), part="whole network", **{"after task": "T"})
     assert told["D-5[:2]"].mean == pytest.approx(100 * blocked / total)
+
+
+@pytest.mark.parametrize("told", [0.1, None, {"conv1": None}, ["conv1"]])
+def test_other_facts_of_the_same_name_are_left_alone(tmp_path: Path, told: object) -> None:
+    """A method from elsewhere may have any: one of them must not cost the tables of all others."""
+    store = Store(tmp_path)
+    stored(store, make_config("spg", "C-10"), FOUR, facts=facts(0.01, 0.02, 0.03, 0.04))
+    stored(store, make_config("ncl", "C-10"), FOUR, facts=[{"blocked": told, "F-each": "often", "G-each": 1.0}] * 4)
+    assert {line[2] for line in capacity(store.runs()).rows} == {"SPG"}
+    assert all(line["G-each"] is None for line in rows(cross_head(store.runs())))

@@ -13,6 +13,7 @@ from softmask.learning.catalogue import METHODS
 from softmask.learning.method import Method
 from softmask.learning.parts.similarity import Readout, Reference
 from softmask.learning.problem import Network, Problem
+from softmask.learning.registry import Entry
 from softmask.methods.cat import CAT
 from softmask.paper import paper_tables, paper_value
 
@@ -111,3 +112,19 @@ def test_the_table_has_all_methods_and_says_what_differs() -> None:
     assert len(differing) == 1
     assert differing[0].startswith("WSN differs from the paper on T-10, T-20, FC-20, FE-20: ")
     assert any("38,881,572" in note for note in table.notes)
+
+
+class LooksAtNumbers(Method):
+    title = "looks"
+
+    def build(self) -> None:
+        super().build()
+        self.start = next(self.backbone.parameters()).mean().item()
+
+
+def test_one_that_cannot_be_counted_does_not_cost_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    METHODS.names()
+    monkeypatch.setitem(METHODS._entries, "looks", Entry("looks", LooksAtNumbers))
+    table = network_size(["looks", "ncl"])
+    assert {line[0] for line in table.rows} == {"NCL"}
+    assert any("looks cannot be counted" in note for note in table.notes)

@@ -1,6 +1,7 @@
 """Methods by name: each has a title of its own, by which tables tell it from others."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
@@ -43,3 +44,31 @@ def test_the_title_of_another_is_refused() -> None:
             title = "SPG"
 
     assert "better" not in METHODS.names()
+
+
+class Undecorated:
+    strength = 1.0
+
+
+class HalfDecorated(SPG.Settings):
+    strength: float = 1.0
+
+
+@dataclass(frozen=True)
+class WithoutDefault:
+    strength: float
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (Undecorated, "Undecorated must be a dataclass"),
+        (HalfDecorated, "HalfDecorated must be a dataclass"),
+        (WithoutDefault, "WithoutDefault: strength needs a default"),
+    ],
+)
+def test_settings_are_a_dataclass_of_defaults(settings: type, said: str) -> None:
+    """Told where the method is made known, not by a traceback when it is run."""
+    with pytest.raises(SoftmaskError, match=said):
+        register("unset")(type("Unset", (Method,), {"Settings": settings}))
+    assert "unset" not in METHODS.names()

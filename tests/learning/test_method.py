@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from softmask.learning.method import Method
+from softmask.learning.method import Method, search
 from tests.learning.parts.toys import random_problem
 from tests.methods.comparing import built
 
@@ -40,3 +42,30 @@ def test_networks_of_other_tasks_are_not_copied_in_every_epoch(name: str) -> Non
     frozen = {key for key, p in method.named_parameters() if not p.requires_grad and not key.startswith("heads")}
     assert frozen
     assert frozen.isdisjoint(method.snapshot())
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {},
+        {"low": 1.0},
+        {"low": 1.0, "high": 1.0},
+        {"low": 0.0, "high": 1.0, "log": True},
+        {"choices": ()},
+        {"choices": ((1, 2), (3, 4))},
+        {"choices": (1, 2), "low": 0.0, "high": 1.0},
+    ],
+)
+def test_a_range_that_nobody_can_search_is_refused_where_it_stands(declared: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="search: "):
+        search(1.0, **declared)
+
+
+def test_what_is_never_trained_is_not_counted_as_learned() -> None:
+    class Teacher(Method):
+        def build(self) -> None:
+            super().build()
+            self.teacher = self.problem.backbone().requires_grad_(False)
+
+    problem = built("ncl")[0].problem
+    assert Teacher.learnable(problem) == Method.learnable(problem)

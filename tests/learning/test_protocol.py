@@ -1,10 +1,12 @@
 """The protocol: what is measured when, and that nothing leaks between tasks."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 
+from softmask.errors import SoftmaskError
 from softmask.learning.evaluation import accuracy, evaluating, validate
 from softmask.learning.fit import DivergedError
 from softmask.learning.protocol import learn_sequence
@@ -207,3 +209,22 @@ def test_where_batches_are_drawn_anew_the_order_follows_from_the_seed_and_the_ta
 def test_batches_have_the_size_of_the_training(size: int) -> None:
     (stage,) = tiny_method().stages([tiny_task(count=70)], Training(batch=size))
     assert stage.train.size == size
+
+
+def test_a_task_that_would_be_learned_twice_is_refused() -> None:
+    class Twice(TinyMethod):
+        def stages(self, tasks: Sequence[Task], training: Training) -> Sequence[Task]:
+            return [*super().stages(tasks, training), *tasks[:1]]
+
+    method = Twice(tiny_method(tasks=2).problem)
+    with pytest.raises(SoftmaskError, match=r"Twice\.stages has task 0 2 times"):
+        learn_sequence(method, [tiny_task(0), tiny_task(1)], SHORT, Memory(), tests=None)
+
+
+def test_a_fact_that_cannot_be_written_down_is_named() -> None:
+    class Telling(TinyMethod):
+        def end_task(self, task: Task) -> dict[str, object]:
+            return {"good": 1.0, "bad": torch.zeros(2)}
+
+    with pytest.raises(SoftmaskError, match=r"Telling\.end_task returned a fact 'bad'"):
+        learn_sequence(Telling(tiny_method().problem), [tiny_task()], SHORT, Memory(), tests=None)

@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,64 @@ def test_a_broken_entry_point_is_named(package: str, monkeypatch: pytest.MonkeyP
         assert things().names() == ["first-file"], "one broken package does not take the others with it"
     with pytest.raises(SoftmaskError, match=r"'theirs' .no_such_package:thing. does not load"):
         things().load("theirs")
+
+
+class Load:
+    """An entry point whose loading does something."""
+
+    value = "their_package.module"
+
+    def __init__(self, name: str, load: Callable[[], None]) -> None:
+        self.name, self.load = name, load
+
+
+def elsewhere() -> None: ...
+
+
+def somewhere() -> None: ...
+
+
+def half_loaded() -> None:
+    things().register("half")(elsewhere)
+    raise ValueError("the rest is missing")
+
+
+@pytest.mark.parametrize("broken", [half_loaded, sys.exit], ids=["half a module", "exit"])
+def test_of_a_package_that_fails_halfway_nothing_is_left(
+    package: str, monkeypatch: pytest.MonkeyPatch, broken: Callable[[], None]
+) -> None:
+    monkeypatch.setattr("softmask.learning.registry.entry_points", lambda group: [Load("half", broken)])
+    with pytest.warns(UserWarning, match="'half' .* does not load"):
+        assert things().names() == ["first-file"]
+    with pytest.raises(SoftmaskError, match=r"'half' .* does not load"):
+        things().entry("half")
+
+
+@pytest.mark.filterwarnings("ignore:.*does not load")
+def test_a_name_that_two_packages_give_means_neither(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever came first would be run in the other's place, into the same folders."""
+    points = [Load(each.__name__, partial(things().register("theirs"), each)) for each in (elsewhere, somewhere)]
+    monkeypatch.setattr("softmask.learning.registry.entry_points", lambda group: points)
+    assert things().names() == ["first-file"]
+    with pytest.raises(SoftmaskError, match=r"two things are called 'theirs': .*elsewhere and .*somewhere.*rename one"):
+        things().load("theirs")
+
+
+def test_a_package_cannot_take_the_place_of_ours(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = Load("first-file", lambda: things().register("first-file")(elsewhere))
+    monkeypatch.setattr("softmask.learning.registry.entry_points", lambda group: [point])
+    with pytest.warns(UserWarning, match="two things are called 'first-file'"):
+        assert things().load("first-file").__name__ == "first"
+
+
+@pytest.mark.parametrize("name", ["a/b", "a,b", "", "-a", "a b", "../a"])
+def test_a_name_can_be_that_of_a_folder(package: str, name: str) -> None:
+    with pytest.raises(SoftmaskError, match="a name has letters, digits, points and hyphens"):
+        things().register(name)
+
+
+def test_a_card_without_its_module(package: str) -> None:
+    """As of what was typed in by hand, or of a module that is gone."""
+    gone = type("Gone", (), {"__module__": "gone_away", "__doc__": "A card of its own."})
+    things().register("gone")(gone)
+    assert things().entry("gone").card == "A card of its own."

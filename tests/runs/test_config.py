@@ -232,6 +232,32 @@ def test_settings_of_other_packages_need_not_refuse_unknown_fields_themselves(mo
         RunConfig(method="spg", sequence="D-5", settings={"strenght": 2.0})
 
 
+@dataclasses.dataclass(frozen=True)
+class Unresolved:
+    strength: NoSuchType = 1.0  # noqa: F821
+
+
+@dataclasses.dataclass(frozen=True)
+class Failing:
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.strength > 1:
+            raise TypeError("that was too much")
+
+
+@pytest.mark.parametrize(("settings", "said"), [(Unresolved, "cannot be checked"), (Failing, "that was too much")])
+def test_settings_of_other_packages_that_fail_are_told_in_a_line(
+    settings: type, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from softmask.methods.spg import SPG
+
+    monkeypatch.setattr(SPG, "Settings", settings)
+    with pytest.raises(SoftmaskError, match=said) as told:
+        make_config("spg", "D-5", changes={"strength": 2.0})
+    assert "\n" not in str(told.value)
+
+
 def test_the_default_is_the_papers_training() -> None:
     assert make_config("spg", "D-5").training == PRESETS["paper"] == Training()
 

@@ -10,6 +10,7 @@ import pytest
 
 from softmask.errors import ConfigError
 from softmask.learning.catalogue import METHODS
+from softmask.learning.method import search
 from softmask.runs.search_space import Range, SearchPlan
 from softmask.sequences import sequence_facts
 
@@ -110,3 +111,16 @@ def test_only_more_trials_keep_the_name() -> None:
     assert plan(trials=50).name() == name
     for changed in ({"seed": 2}, {"tasks": 2}, {"dropout": False}, {"preset": "paper"}, {"changes": {"width": 0.5}}):
         assert plan(**changed).name() != name
+
+
+def test_a_whole_number_is_searched_among_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However its ends are written: 9.947 would be refused in the trial that draws it, again and again."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Settings:
+        neighbours: int = search(5, low=1.5, high=10.0)
+
+    monkeypatch.setattr(METHODS.load("ncl"), "Settings", Settings)
+    allowed = plan("ncl", dropout=False).space()["settings.neighbours"]
+    assert (allowed.low, allowed.high, allowed.whole) == (2, 10, True)
+    assert isinstance(allowed.at(0.97), int)

@@ -25,22 +25,29 @@ def facts_after(run: StoredRun, learned: int) -> dict[str, Any]:
 
 def blocked_share(group: Group, part: str, learned: int) -> Value | None:
     """In percent."""
-    shares = [facts_after(run, learned).get("blocked", {}).get(part) for run in group.runs]
+    shares = [blocked_parts(run, learned).get(part) for run in group.runs]
     return Value.of([100 * share for share in shares if share is not None])
+
+
+def blocked_parts(run: StoredRun, learned: int) -> dict[str, float]:
+    """By part of the network. A method from elsewhere may mean something else by the same word."""
+    told = facts_after(run, learned).get("blocked")
+    parts = told.items() if isinstance(told, Mapping) else ()
+    return {part: share for part, share in parts if isinstance(share, (int, float))}
 
 
 def parts_of(groups: Iterable[Group]) -> list[str]:
     """The whole network, then the layers in their order."""
     layers: dict[str, None] = {WHOLE: None}
     for group in groups:
-        for part in facts_after(group.runs[0], 1).get("blocked", {}):
+        for part in blocked_parts(group.runs[0], 1):
             layers[part] = None
     return list(layers)
 
 
 def capacity(runs: Iterable[StoredRun]) -> Table:
     """Share of parameters that nothing can change any more, after task 1, T/2 and T, whole network and by layer."""
-    groups = [group for group in finished_groups(runs) if "blocked" in facts_after(group.runs[0], 1)]
+    groups = [group for group in finished_groups(runs) if blocked_parts(group.runs[0], 1)]
     sequences = sorted({group.sequence for group in groups}, key=sequence_order)
     rows: list[tuple[Cell, ...]] = []
     for part in parts_of(groups):
@@ -75,7 +82,7 @@ def cross_head_value(facts: Iterable[Mapping[str, Any]], name: str, digits: int 
     0.15, 0.31, 0.39 and 0.13, 0.04, 0.01; over the cases alone, G-total would be 0.28, 0.19, 0.06.
     """
     share = f"F{name[1:]}"
-    known = [each for each in facts if name in each]
+    known = [each for each in facts if all(isinstance(each.get(key), (int, float)) for key in (name, share))]
     return Value.of([each[name] if name == share else each[share] * each[name] for each in known], digits=digits)
 
 

@@ -56,7 +56,7 @@ def check_method(name: str) -> None:
     if name not in OPEN_ENDED:
         METHODS.entry(name)  # a name that nothing answers to is told as such
         raise LearnerError(
-            f"{name} must know all tasks before the first; a model that takes on new ones needs one of "
+            f"{name} is not among the methods that a model folder can learn with, whatever tasks come: "
             f"{', '.join(OPEN_ENDED)}"
         )
 

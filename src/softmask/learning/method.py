@@ -80,7 +80,19 @@ def search(
     log: bool = False,
     choices: Sequence[Any] | None = None,
 ) -> Any:
-    """A field of a method's `Settings` with the range that a hyper-parameter search goes through."""
+    """A field of a method's `Settings` with the range that a hyper-parameter search goes through.
+
+    Either from `low` to `high`, by factors if `log`; or one of `choices`, which are numbers, text, true or false.
+    """
+    if choices is not None:
+        if (
+            not choices
+            or (low, high) != (None, None)
+            or not all(isinstance(each, (int, float, str)) for each in choices)
+        ):
+            raise ValueError(f"search: choices are a few numbers or texts, without low and high, not {choices!r}")
+    elif low is None or high is None or not low < high or (log and not low > 0):
+        raise ValueError(f"search: needs low < high{', both above 0 for log' if log else ''}; low={low}, high={high}")
     return field(default=default, metadata={"search": {"low": low, "high": high, "log": log, "choices": choices}})
 
 
@@ -250,4 +262,4 @@ class Method(nn.Module):
     def learnable(cls, problem: Problem) -> int:
         """How many numbers are learned over the whole sequence, as the paper's table of network sizes counts them."""
         with torch.device("meta"):  # shapes without memory
-            return sum(parameter.numel() for parameter in cls(problem).parameters())
+            return sum(parameter.numel() for parameter in cls(problem).parameters() if parameter.requires_grad)

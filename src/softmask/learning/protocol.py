@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 
+from softmask.errors import SoftmaskError
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import DivergedError, Fit, Fitter, State
 from softmask.learning.memory_use import peak_memory
@@ -50,6 +53,7 @@ def learn_sequence(
 ) -> Method:
     """Learns what is not yet learned. Without `tests`, only validation accuracies are known to anybody."""
     stages = method.stages(tasks, training)
+    _require_once(method, stages)
     done = journal.stages_done()
     if done:
         method.load_state_dict(journal.load_stage())
@@ -62,6 +66,15 @@ def learn_sequence(
         _measure(method, tasks, learned, task.id, journal, tests)
         journal.save_stage(stage, method.state_dict())
     return method
+
+
+def _require_once(method: Method, stages: Sequence[Task]) -> None:
+    """What a task was learned to, and what is left of it, has a meaning only if it is learned once."""
+    for task, times in Counter(task for stage in stages for task in stage.ids).items():
+        if times > 1:
+            raise SoftmaskError(
+                f"{type(method).__name__}.stages has task {task} {times} times; each may stand there once"
+            )
 
 
 def _learn_stage(
@@ -111,9 +124,16 @@ def _learn_stage(
 
 def _end_task(method: Method, task: Task) -> dict[str, Any]:
     try:
-        return method.end_task(task) or {}
+        facts = method.end_task(task) or {}
     except FloatingPointError as error:  # finite losses, but a gradient that is not
         raise DivergedError(f"training on {task.name} diverged: {error}") from error
+    for name, value in facts.items():
+        try:
+            json.dumps({name: value})
+        except (TypeError, ValueError) as error:
+            told = f"{type(method).__name__}.end_task returned a fact {name!r} that cannot be written down: {error}"
+            raise SoftmaskError(f"{told}; facts are numbers, text, lists and dictionaries") from None
+    return facts
 
 
 def _measure(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +16,8 @@ from typing import Any, Generic, TypeVar
 from softmask.errors import SoftmaskError, UnknownName
 
 T = TypeVar("T")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""A name is part of a folder's, and of lists with commas."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,8 @@ class Entry(Generic[T]):
     @property
     def card(self) -> str:
         """The docstring of the module that it lives in, or its own."""
-        module = importlib.import_module(getattr(self.thing, "__module__", __name__))
-        return inspect.cleandoc(module.__doc__ or self.thing.__doc__ or "")
+        module = sys.modules.get(getattr(self.thing, "__module__", __name__))
+        return inspect.cleandoc(getattr(module, "__doc__", None) or self.thing.__doc__ or "")
 
 
 class Registry(Generic[T]):
@@ -39,15 +43,21 @@ class Registry(Generic[T]):
         self.group = package  # entry points of other packages are named like our own package
         self._entries: dict[str, Entry[T]] = {}
         self._broken: dict[str, str] = {}
+        """What is wrong with a name: its package does not load, or two of them give it."""
         self._searched = False
 
     def register(self, name: str, **facts: Any) -> Callable[[T], T]:
         """Decorator: makes the thing known under this name. A name may be given only once."""
+        if not NAME.fullmatch(name):
+            raise SoftmaskError(f"{self.kind} {name!r}: a name has letters, digits, points and hyphens, no more")
 
         def remember(thing: T) -> T:
             known = self._entries.get(name)
             if known is not None and _place(known.thing) != _place(thing):
-                raise SoftmaskError(f"two {self.kind}s are called {name!r}: {_place(known.thing)} and {_place(thing)}")
+                clash = f"two {self.kind}s are called {name!r}: {_place(known.thing)} and {_place(thing)}"
+                if not _place(known.thing).startswith(self.package + "."):
+                    self._broken[name] = f"{clash}; which is meant depends on nothing but their order: rename one"
+                raise SoftmaskError(clash)
             self._entries[name] = Entry(name, thing, facts)
             return thing
 
@@ -59,11 +69,11 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         self._search()
-        return sorted(self._entries)
+        return sorted(self._entries.keys() - self._broken.keys())
 
     def entry(self, name: str) -> Entry[T]:
         self._search()
-        if name not in self._entries and name in self._broken:
+        if name in self._broken:
             raise SoftmaskError(self._broken[name])
         if name not in self._entries:
             hint = f". To use a file of your own: docs/adding-a-{self.kind}.md" if name.endswith(".py") else ""
@@ -80,11 +90,15 @@ class Registry(Generic[T]):
         for file in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self.package}.{file.name}")
         for point in entry_points(group=self.group):
+            before = dict(self._entries)
             try:
                 point.load()
-            except Exception as error:  # of one package, which is no reason to do without all others
-                self._broken[point.name] = f"{self.kind} {point.name!r} ({point.value}) does not load: {error!r}"
-                warnings.warn(self._broken[point.name], stacklevel=2)
+            except (Exception, SystemExit) as error:  # of one package, which is no reason to do without all others
+                self._entries = before  # half a module is gone with its names
+                told = f"{self.kind} {point.name!r} ({point.value}) does not load: {error!r}"
+                if point.name not in before:
+                    self._broken.setdefault(point.name, told)
+                warnings.warn(told, stacklevel=2)
         self._searched = True
 
 

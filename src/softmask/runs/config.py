@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
 from softmask.errors import ConfigError, UnknownName, nearest
 from softmask.learning.catalogue import METHODS
@@ -182,6 +182,9 @@ def validated(kind: type, raw: dict[str, Any], what: str) -> Any:
         return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         raise ConfigError(f"{what}: {_in_words(error)}") from None
+    except (PydanticUserError, PydanticSchemaGenerationError, TypeError, NameError) as error:
+        # What another package wrote: a type that nobody can check, a `__post_init__` that fails.
+        raise ConfigError(f"{what}: {kind.__qualname__} cannot be checked: {error}".split("\n")[0]) from error
 
 
 @functools.cache

@@ -115,8 +115,8 @@ def tell_if_code_changed(known: StoredRun) -> None:
     now = code_facts(method).get("code")
     if now is not None and any(event.get("code", now) != now for event in known.events("started")):
         warnings.warn(
-            f"the code of {method} has changed since some of its runs, which stay as they are: delete them, or "
-            "take another store, or numbers of the old and the new code will stand together",
+            f"the code of {method} has changed since some of its runs: what is finished stays as it is, what is not "
+            "goes on with the new; delete them, or take another store, or numbers of both will stand together",
             stacklevel=3,
         )
 

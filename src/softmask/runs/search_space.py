@@ -100,9 +100,11 @@ class SearchPlan:
         ranges = {name: Range(low, high) for name, (low, high) in DROPOUT.items()} if self.dropout else {}
         for each in dataclasses.fields(METHODS.load(self.method).Settings):
             if (declared := each.metadata.get("search")) is not None:
-                choices = declared["choices"]
+                choices, low, high = declared["choices"], declared["low"], declared["high"]
+                if choices is None and each.type in (int, "int"):  # whatever its ends are written as
+                    low, high = math.ceil(low), math.floor(high)
                 ranges[f"settings.{each.name}"] = Range(
-                    declared["low"], declared["high"], declared["log"], None if choices is None else tuple(choices)
+                    low, high, declared["log"], None if choices is None else tuple(choices)
                 )
         # By its full name or, where that is clear, by its last part: `training.lr` does not fix `settings.lr`.
         ranges = {
