@@ -99,7 +99,7 @@ def test_ranges_of_searches(name: str, ranges: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "defaults"),
     [
-        ("si", {"strength": 0.1, "damping": 0.1}),
+        ("si", {"strength": 0.1, "damping": 0.1, "penalty_in_validation": True}),
         ("ucl", {"alpha": 5.0, "beta": 0.002, "noise_share": 0.125, "rho_rate": 1.0, "optimizer": "sgd"}),
         ("tag", {"contrast": 5.0, "lr": 2.5e-4}),
     ],

@@ -6,7 +6,7 @@ import torch
 from softmask.methods.spg_fi import SPGFI, squashed
 from tests.core.examples import linear
 from tests.core.test_importance import FISHER_X, FISHER_Y, GOLDEN_A_HEAD
-from tests.learning.parts.toys import toy_problem, toy_task
+from tests.learning.parts.toys import random_problem, random_task, toy_problem, toy_task
 from tests.methods.comparing import built, learned, same_network
 
 
@@ -76,3 +76,8 @@ def test_masks_lie_in_range_and_accumulate_by_maximum() -> None:
         assert (importance >= once.importance[name]).all()
     assert 0 < 1 - twice.mean() < 1
     assert {after_two.keep()[p] for p in after_two.heads.parameters()} == {1 - twice.mean()}
+
+
+def test_old_heads_have_no_fisher() -> None:
+    """It needs labels, and they have none for new data."""
+    assert SPGFI(random_problem(tasks=3)).measure(random_task(2)).cross == {}
