@@ -19,9 +19,9 @@ from softmask.runs.store import Store
 HERE = Path(__file__).parent
 # Fine-tuning is shown at SPG's learning rate and at a gentle one, at which it forgets far less.
 LINES = {
-    "SPG (soft-masking)": ("spg", {}, "#0b6e4f", "-"),
-    "plain fine-tuning,\na fifth of the rate": ("ncl", {"settings.lr": 0.05}, "#c0392b", "--"),
-    "plain fine-tuning": ("ncl", {}, "#c0392b", "-"),
+    "SPG (soft-masking)": ("spg", {}, "#0b6e4f", "-", "bottom"),
+    "plain fine-tuning,\na fifth of the rate": ("ncl", {"settings.lr": 0.05}, "#c0392b", "--", "top"),
+    "plain fine-tuning": ("ncl", {}, "#c0392b", "-", "center"),
 }
 
 
@@ -36,10 +36,12 @@ def first_task(method: str, changes: dict[str, float]) -> list[float]:
 def draw() -> None:
     plt.rcParams.update({"font.size": 10, "svg.hashsalt": "softmask", "font.family": "sans-serif"})
     figure, axes = plt.subplots(figsize=(7, 2.8), layout="constrained")
-    for label, (method, changes, colour, style) in LINES.items():
+    for label, (method, changes, colour, style, side) in LINES.items():
         values = first_task(method, changes)
         axes.plot(range(1, len(values) + 1), values, "o", linestyle=style, color=colour, linewidth=2, markersize=4)
-        axes.annotate(label, (len(values), values[-1]), xytext=(8, -3), textcoords="offset points", color=colour)
+        axes.annotate(
+            label, (len(values), values[-1]), xytext=(8, 0), textcoords="offset points", color=colour, va=side
+        )
     axes.axhline(10, color="#888888", linewidth=1, linestyle=":")
     axes.annotate("chance", (1, 10), xytext=(0, 4), textcoords="offset points", color="#888888")
     axes.set(xlabel="tasks of CIFAR-100 learned so far", ylabel="accuracy on the first, %", ylim=(0, None))
