@@ -124,6 +124,14 @@ def test_a_name_that_two_packages_give_means_neither(package: str, monkeypatch: 
         things().load("theirs")
 
 
+def test_who_registers_a_taken_name_by_hand_leaves_it_to_the_first(package: str) -> None:
+    """As in a notebook, where the second is given another name and all goes on."""
+    things().register("mine")(elsewhere)
+    with pytest.raises(SoftmaskError, match="two things are called 'mine'"):
+        things().register("mine")(somewhere)
+    assert things().load("mine") is elsewhere
+
+
 def test_a_package_cannot_take_the_place_of_ours(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     point = Load("first-file", lambda: things().register("first-file")(elsewhere))
     monkeypatch.setattr("softmask.learning.registry.entry_points", lambda group: [point])

@@ -191,6 +191,8 @@ class Fitter:
             fit.load_state_dict(state["fit"])
             # The method's own once more: an earlier Fit, done before the kill, may have put its best weights back.
             learner.restore(self._method_as_saved if state["learner"] is None else state["learner"])
+            if not self._waiting:
+                self._method_as_saved = {}
         self._fits[name] = fit
         return fit
 

@@ -20,6 +20,14 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """A name is part of a folder's, and of lists with commas."""
 
 
+class NameClash(SoftmaskError):
+    """Two things want to be called the same."""
+
+    def __init__(self, kind: str, name: str, known: object, other: object) -> None:
+        super().__init__(f"two {kind}s are called {name!r}: {_place(known)} and {_place(other)}")
+        self.name, self.known = name, known
+
+
 @dataclass(frozen=True)
 class Entry(Generic[T]):
     """A registered thing and the facts it was registered with."""
@@ -54,10 +62,7 @@ class Registry(Generic[T]):
         def remember(thing: T) -> T:
             known = self._entries.get(name)
             if known is not None and _place(known.thing) != _place(thing):
-                clash = f"two {self.kind}s are called {name!r}: {_place(known.thing)} and {_place(thing)}"
-                if not _place(known.thing).startswith(self.package + "."):
-                    self._broken[name] = f"{clash}; which is meant depends on nothing but their order: rename one"
-                raise SoftmaskError(clash)
+                raise NameClash(self.kind, name, known.thing, thing)
             self._entries[name] = Entry(name, thing, facts)
             return thing
 
@@ -97,7 +102,9 @@ class Registry(Generic[T]):
                 self._entries = before  # half a module is gone with its names
                 told = f"{self.kind} {point.name!r} ({point.value}) does not load: {error!r}"
                 if point.name not in before:
-                    self._broken.setdefault(point.name, told)
+                    self._broken[point.name] = told
+                if isinstance(error, NameClash) and not _place(error.known).startswith(self.package + "."):
+                    self._broken[error.name] = f"{error}; which is meant depends on nothing but their order: rename one"
                 warnings.warn(told, stacklevel=2)
         self._searched = True
 
