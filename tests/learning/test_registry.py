@@ -141,7 +141,7 @@ def test_a_package_cannot_take_the_place_of_ours(package: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", ["a/b", "a,b", "", "-a", "a b", "../a"])
 def test_a_name_can_be_that_of_a_folder(package: str, name: str) -> None:
-    with pytest.raises(SoftmaskError, match="a name has letters, digits, points and hyphens"):
+    with pytest.raises(SoftmaskError, match="a name has letters, digits"):
         things().register(name)
 
 

@@ -57,7 +57,7 @@ class Registry(Generic[T]):
     def register(self, name: str, **facts: Any) -> Callable[[T], T]:
         """Decorator: makes the thing known under this name. A name may be given only once."""
         if not NAME.fullmatch(name):
-            raise SoftmaskError(f"{self.kind} {name!r}: a name has letters, digits, points and hyphens, no more")
+            raise SoftmaskError(f"{self.kind} {name!r}: a name has letters, digits, '.', '-' and '_', no more")
 
         def remember(thing: T) -> T:
             known = self._entries.get(name)
