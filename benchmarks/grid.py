@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import softmask.runs.grid as grid_module
-from softmask.executors import Executor, ProcessExecutor, SerialExecutor
-from softmask.runs.config import make_config
-from softmask.runs.grid import Grid
-from softmask.runs.run import run
-from softmask.runs.store import Store
+import softmask.experiments.runs.grid as grid_module
+from softmask.experiments.executors import Executor, ProcessExecutor, SerialExecutor
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.grid import Grid
+from softmask.experiments.runs.run import run
+from softmask.experiments.runs.store import Store
 
 from .timing import Report
 

@@ -11,8 +11,8 @@ from .timing import Report, summary
 
 CODE = """
 import time, sys
-from softmask.runs.config import make_config
-from softmask.runs.run import build, load
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import build, load
 config = make_config("spg", "D-5", preset="short")
 sequence = load(config, None)
 method = build(config, sequence)

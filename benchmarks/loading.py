@@ -36,8 +36,8 @@ GIB = 2**30
 
 def measure(name: str, root: Path | None, *, whole_epoch: bool) -> dict[str, Any]:
     """In this very process: from the call that loads to the first batch, and the memory then."""
+    from softmask.experiments.sequences import load_sequence
     from softmask.learning.seeds import Seeds
-    from softmask.sequences import load_sequence
 
     warnings.simplefilter("ignore")
     start, processor = time.perf_counter(), time.process_time()
@@ -117,7 +117,7 @@ def simulate_imagenet() -> dict[str, Any]:
 
 def simulate_small_sets() -> dict[str, Any]:
     """TinyImageNet and CelebA in the numbers of the paper's tasks, from the tests' generators."""
-    from tests.sequences.generated import write_fceleba, write_tinyimagenet
+    from tests.experiments.sequences.generated import write_fceleba, write_tinyimagenet
 
     found = {}
     with tempfile.TemporaryDirectory(prefix="softmask-generated-") as folder:
@@ -131,8 +131,8 @@ def simulate_small_sets() -> dict[str, Any]:
 
 def available(root: Path | None) -> list[str]:
     from softmask.errors import DataError
-    from softmask.sequences import SEQUENCES
-    from softmask.sequences.checking import find
+    from softmask.experiments.sequences import SEQUENCES
+    from softmask.experiments.sequences.checking import find
 
     names = []
     for name in SEQUENCES.names():

@@ -11,13 +11,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from softmask.analyses.statistics import with_interval
-from softmask.executors import ProcessExecutor
-from softmask.metrics import average_accuracy
-from softmask.report.tables import cell_text
-from softmask.runs.config import make_config
-from softmask.runs.grid import Grid
-from softmask.runs.store import Store
+from softmask.experiments.analyses.statistics import with_interval
+from softmask.experiments.executors import ProcessExecutor
+from softmask.experiments.metrics import average_accuracy
+from softmask.experiments.report.tables import cell_text
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.grid import Grid
+from softmask.experiments.runs.store import Store
 
 from .step import native_bf16
 from .timing import Report

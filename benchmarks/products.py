@@ -1,4 +1,4 @@
-"""The products of the AlexNet's layers by either routine: which of them `softmask.core.products` should prefer."""
+"""The products of the AlexNet's layers by either routine: which of them `softmask.kernels.products` should prefer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from softmask.core import convolution, products
+from softmask.kernels import convolution, products
 from softmask.learning.networks import Block
 
 from .setup import BATCH, pictures, problem

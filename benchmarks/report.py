@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from softmask.experiments.runs.config import RunConfig, make_config
+from softmask.experiments.runs.store import FORMAT
+from softmask.experiments.sequences import sequence_facts
 from softmask.learning.catalogue import METHODS
-from softmask.runs.config import RunConfig, make_config
-from softmask.runs.store import FORMAT
-from softmask.sequences import sequence_facts
 
 from .timing import Report
 

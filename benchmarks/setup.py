@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from softmask.core.chain import needed_input
+from softmask.kernels.chain import needed_input
 from softmask.learning.catalogue import METHODS
 from softmask.learning.fit import Fitter
 from softmask.learning.method import Method

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from softmask.runs.config import RunConfig, make_config
-from softmask.runs.store import FORMAT, Store
+from softmask.experiments.runs.config import RunConfig, make_config
+from softmask.experiments.runs.store import FORMAT, Store
 
 from .timing import Report
 

@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-import softmask.runs.store as store
+import softmask.experiments.runs.store as store
+from softmask.experiments.runs.config import RunConfig, make_config
+from softmask.experiments.runs.forecast import forecast
+from softmask.experiments.runs.run import load, run
+from softmask.experiments.runs.store import Store, StoredRun
+from softmask.experiments.sequences import sequence, sequence_from
 from softmask.learning.catalogue import METHODS
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
-from softmask.runs.config import RunConfig, make_config
-from softmask.runs.forecast import forecast
-from softmask.runs.run import load, run
-from softmask.runs.store import Store, StoredRun
-from softmask.sequences import sequence, sequence_from
 
 from .timing import RESULTS, Report
 

@@ -13,8 +13,8 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-from softmask.runs.config import make_config
-from softmask.runs.store import Store
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.store import Store
 
 HERE = Path(__file__).parent
 # Fine-tuning is shown at SPG's learning rate and at a gentle one, at which it forgets far less.

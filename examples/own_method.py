@@ -47,9 +47,9 @@ class L2(Method):
 
 
 def main(epochs: int = 5) -> None:
-    from softmask.runs.config import make_config
-    from softmask.runs.run import run
-    from softmask.runs.store import Store
+    from softmask.experiments.runs.config import make_config
+    from softmask.experiments.runs.run import run
+    from softmask.experiments.runs.store import Store
 
     with tempfile.TemporaryDirectory() as folder:
         changes = {"epochs": epochs, "width": 0.125, "strength": 0.05}

@@ -19,7 +19,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from softmask import SoftMask
-from softmask.integrations.transformers import SoftMaskCallback
+from softmask.trainers.transformers import SoftMaskCallback
 
 WORDS, LENGTH, CLASSES, TYPICAL = 60, 12, 3, 4
 

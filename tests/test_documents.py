@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from softmask.cli.verbs import VERBS, load_verb
-from softmask.sequences import SEQUENCES
+from softmask.experiments.sequences import SEQUENCES
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

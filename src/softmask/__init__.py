@@ -8,15 +8,15 @@ __version__ = "0.1.0"
 __all__ = ["ContinualModel", "SoftMask", "fisher_importance", "freeze_running_statistics", "gradient_importance"]
 
 if TYPE_CHECKING:
-    from softmask.continual import ContinualModel
     from softmask.core import SoftMask, fisher_importance, freeze_running_statistics, gradient_importance
+    from softmask.models import ContinualModel
 else:  # type checkers would believe that `__getattr__` answers to any name
 
     def __getattr__(name: str) -> object:
         """Imported when asked for: torch takes seconds, and the command line's help can do without it."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        home = "softmask.continual" if name == "ContinualModel" else "softmask.core"
+        home = "softmask.models" if name == "ContinualModel" else "softmask.core"
         return getattr(importlib.import_module(home), name)
 
 

@@ -22,15 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softmask.experiments.metrics import average_accuracy
+from softmask.experiments.runs.config import RunConfig, make_config
+from softmask.experiments.runs.run import build, load, run
+from softmask.experiments.runs.store import Listener, Store, StoredRun
 from softmask.learning.catalogue import METHODS
 from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.task import Task, TaskSequence
-from softmask.metrics import average_accuracy
-from softmask.runs.config import RunConfig, make_config
-from softmask.runs.run import build, load, run
-from softmask.runs.store import Listener, Store, StoredRun
 
 SMALL = {"network.width": 1 / 16, "training.epochs": 2, "training.joint_epochs": 2}
 LONG_ENOUGH = {

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from softmask.analyses import ANALYSES
-from softmask.metrics import FORMULAS
-from softmask.runs.config import make_config
-from softmask.runs.store import Store
-from tests.analyses.made import stored, triangle
+from softmask.experiments.analyses import ANALYSES
+from softmask.experiments.metrics import FORMULAS
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.store import Store
 from tests.cli.command import Ended, softmask
+from tests.experiments.analyses.made import stored, triangle
 
 
 def test_text(with_one: Ended, store: Path) -> None:

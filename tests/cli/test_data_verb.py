@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from softmask.sequences.fetching import fetch
-from softmask.sequences.sources import Download
+from softmask.experiments.sequences.fetching import fetch
+from softmask.experiments.sequences.sources import Download
 from tests.cli.command import softmask
-from tests.sequences.generated import write_fceleba, write_folder
+from tests.experiments.sequences.generated import write_fceleba, write_folder
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from softmask.cli import grid as grid_verb
-from softmask.runs.store import Store
+from softmask.experiments.runs.store import Store
 from tests.cli.command import Ended, softmask
 
 TINY = ["--sequences", "D-5", "--preset", "short", "--tasks", "2", "--set", "width=0.0625", "--set", "epochs=1"]

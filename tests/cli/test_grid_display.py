@@ -9,8 +9,8 @@ from rich.console import Console
 
 from softmask.cli import grid_display
 from softmask.cli.grid_display import GridDisplay, duration
-from softmask.runs.grid import Cell
-from tests.runs.examples import tiny_config
+from softmask.experiments.runs.grid import Cell
+from tests.experiments.runs.examples import tiny_config
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from softmask.cli.learn import open_or_create, tell_what_is_left
-from softmask.continual import ContinualModel
-from softmask.continual.folder import ModelFolder
-from softmask.runs.lease import Lease
+from softmask.models import ContinualModel
+from softmask.models.folder import ModelFolder
+from softmask.storage.lease import Lease
 from tests.cli.command import softmask
-from tests.continual.examples import DIGITS, write_digits
-from tests.runs.examples import environment
+from tests.experiments.runs.examples import environment
+from tests.models.examples import DIGITS, write_digits
 
 TINY = ["--network", "mlp", "--width", "0.0625", "--size", "28", "--channels", "1", "--set", "epochs=1"]
 

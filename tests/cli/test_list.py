@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from softmask.experiments.sequences import SEQUENCES
 from softmask.learning.catalogue import METHODS
-from softmask.sequences import SEQUENCES
 from tests.cli.command import Ended, softmask
 
 

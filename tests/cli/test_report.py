@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.command import softmask
-from tests.report.made import mixed_store
+from tests.experiments.report.made import mixed_store
 
 
 def test_a_page_and_what_was_left_out(tmp_path: Path) -> None:

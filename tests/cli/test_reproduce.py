@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from softmask.reproduction import NAMES
-from softmask.runs.store import Store
+from softmask.experiments.paper import NAMES
+from softmask.experiments.runs.store import Store
 from tests.cli.command import Ended, softmask
 
 ROOT = Path(__file__).parents[2]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from softmask.metrics import FORMULAS
-from softmask.runs.settings_file import FoundSettings, write_settings
-from softmask.runs.store import Store
+from softmask.experiments.metrics import FORMULAS
+from softmask.experiments.runs.settings_file import FoundSettings, write_settings
+from softmask.experiments.runs.store import Store
 from tests.cli.command import Ended, softmask, tiny
-from tests.runs.examples import tiny_config
+from tests.experiments.runs.examples import tiny_config
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 

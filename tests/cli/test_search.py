@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from softmask.runs.settings_file import read_settings
+from softmask.experiments.runs.settings_file import read_settings
 from tests.cli.command import Ended, softmask, tiny
 
 

@@ -12,9 +12,9 @@ import pytest
 
 import softmask as package
 from softmask.cli.verbs import VERBS, load_verb
-from softmask.runs.store import StoredRun
+from softmask.experiments.runs.store import StoredRun
 from tests.cli.command import softmask
-from tests.runs.examples import environment, tiny_command
+from tests.experiments.runs.examples import environment, tiny_command
 
 
 def verbs() -> Iterator[tuple[str, ...]]:

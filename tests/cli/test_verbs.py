@@ -10,7 +10,7 @@ import pytest
 
 from softmask.cli.verbs import VERBS, load_verb
 from tests.cli.command import softmask
-from tests.runs.examples import environment
+from tests.experiments.runs.examples import environment
 
 WITHOUT_TORCH = [["--help"], ["--version"], [], ["lern"], ["--wrong"]]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from softmask.core.convolution import Convolution
 from softmask.errors import SoftmaskError
+from softmask.experiments.runs import run as running
+from softmask.experiments.runs.forecast import forecast
+from softmask.experiments.runs.store import Store, StoredRun
+from softmask.kernels.convolution import Convolution
 from softmask.learning.catalogue import METHODS
-from softmask.runs import run as running
-from softmask.runs.forecast import forecast
-from softmask.runs.store import Store, StoredRun
 from softmask.testing import Interruption, _digest, _interrupt_after, _small
 from tests.pretended_device import DEVICE, pretended_device
 

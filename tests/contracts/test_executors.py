@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from softmask.executors import Executor, Outcome, ProcessExecutor, RayExecutor, SerialExecutor
-from tests.executors.clusters import loopback_cluster
-from tests.executors.work import odd_ones_fail, square
+from softmask.experiments.executors import Executor, Outcome, ProcessExecutor, RayExecutor, SerialExecutor
+from tests.experiments.executors.clusters import loopback_cluster
+from tests.experiments.executors.work import odd_ones_fail, square
 
 
 @pytest.fixture(scope="module", params=["serial", "processes", pytest.param("ray", marks=pytest.mark.slow)])

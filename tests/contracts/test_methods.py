@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import run
+from softmask.experiments.runs.store import Store
 from softmask.learning.catalogue import METHODS
 from softmask.learning.method import Method
-from softmask.runs.config import make_config
-from softmask.runs.run import run
-from softmask.runs.store import Store
 from softmask.testing import METHOD_CHECKS, SMALL
 
 

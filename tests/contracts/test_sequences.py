@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from softmask.errors import UnknownName
+from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.sequences import SEQUENCES, load_sequence, sequence_facts
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import Batches, TaskSequence
-from softmask.paper import paper_tables
-from softmask.sequences import SEQUENCES, load_sequence, sequence_facts
-from tests.sequences.real_data import data_for
+from tests.experiments.sequences.real_data import data_for
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,4 +1,4 @@
-"""`softmask.core` needs torch alone, and importing `softmask` is quick."""
+"""`softmask.core` and `softmask.kernels` need torch alone, and importing `softmask` is quick."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import softmask.core
+import softmask.kernels
 
-FILES = sorted(Path(softmask.core.__file__).parent.rglob("*.py"))
+FILES = [file for package in (softmask.core, softmask.kernels) for file in Path(package.__path__[0]).rglob("*.py")]
 HEAVY = ["torch._dynamo", "typer", "pydantic", "sklearn", "rich", "safetensors", "PIL", "matplotlib", "optuna"]
 
 
@@ -32,7 +33,8 @@ def test_the_core_imports_torch_alone(file: Path) -> None:
     strangers = {
         name
         for name in imported(file)
-        if name.split(".")[0] not in {*sys.stdlib_module_names, "torch"} and not f"{name}.".startswith("softmask.core.")
+        if name.split(".")[0] not in {*sys.stdlib_module_names, "torch"}
+        and not f"{name}.".startswith(("softmask.core.", "softmask.kernels."))
     }
     assert not strangers
 

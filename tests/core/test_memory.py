@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from softmask import SoftMask
-from softmask.core import crossing
+from softmask.kernels import crossing
 from tests.core.examples import Roundabout
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from softmask.core.chain import needed_input, plain_chain
+from softmask.kernels.chain import needed_input, plain_chain
 from softmask.learning.networks import Backbone, Block, alexnet
 
 SHAPES = [(3, 32, 32), (1, 28, 28), (3, 64, 64), (1, 20, 26)]

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import build, load
 from softmask.learning.method import Method
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.task import Task
-from softmask.runs.config import make_config
-from softmask.runs.run import build, load
 from softmask.testing import Memory
 
 SMALL = {"network.width": 1 / 16, "epochs": 2, "joint_epochs": 2}

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import build, load
 from softmask.learning.method import Step
 from softmask.learning.problem import Problem
 from softmask.methods.hat import HAT
 from softmask.methods.ncl import NCL
-from softmask.runs.config import make_config
-from softmask.runs.run import build, load
 from tests.methods.isolation import forgets, learn, learn_all, logits, made, random_task, small_problem
 
 tasks = [random_task(index) for index in range(3)]

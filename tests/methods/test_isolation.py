@@ -6,6 +6,10 @@ import pytest
 import torch
 
 from softmask.errors import ConfigError
+from softmask.experiments.metrics import backward_transfer
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import build, load
+from softmask.experiments.runs.search_space import SearchPlan
 from softmask.learning.evaluation import accuracy, validate
 from softmask.learning.fit import Fit, Fitter
 from softmask.learning.method import Method, Step
@@ -18,11 +22,8 @@ from softmask.methods.pathnet import PathNet
 from softmask.methods.pgn import PGN
 from softmask.methods.supsup import SupSup
 from softmask.methods.wsn import WSN
-from softmask.metrics import backward_transfer
-from softmask.runs.config import make_config
-from softmask.runs.run import build, load
-from softmask.runs.search_space import SearchPlan
 from softmask.testing import Memory
+from tests.experiments.sequences.real_data import data_folder
 from tests.methods.isolation import (
     TRAINING,
     learn,
@@ -33,7 +34,6 @@ from tests.methods.isolation import (
     separable_task,
     small_problem,
 )
-from tests.sequences.real_data import data_folder
 
 NEVER_FORGET: list[type[Method]] = [HAT, WSN, SupSup, PGN, PathNet]
 ALL: list[type[Method]] = [*NEVER_FORGET, CAT]

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import run
+from softmask.experiments.runs.store import Store
+from softmask.experiments.sequences import SEQUENCES, sequence, sequence_from
 from softmask.learning.catalogue import METHODS
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
-from softmask.runs.config import make_config
-from softmask.runs.run import run
-from softmask.runs.store import Store
-from softmask.sequences import SEQUENCES, sequence, sequence_from
 
 NAME, TASKS, CLASSES = "generated-12", 12, 10
 

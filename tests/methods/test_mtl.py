@@ -7,16 +7,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from softmask.experiments.metrics import average_accuracy, backward_transfer, forward_transfer
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import run
+from softmask.experiments.runs.store import Store
 from softmask.learning.evaluation import validate
 from softmask.learning.fit import Fit
 from softmask.learning.method import Step
 from softmask.learning.seeds import Seeds
 from softmask.learning.training import PRESETS, Training
 from softmask.methods.mtl import MTL, joined
-from softmask.metrics import average_accuracy, backward_transfer, forward_transfer
-from softmask.runs.config import make_config
-from softmask.runs.run import run
-from softmask.runs.store import Store
 from tests.learning.parts.toys import random_problem, random_task
 from tests.methods.comparing import SMALL
 

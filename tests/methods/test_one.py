@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import build, load
 from softmask.learning.protocol import learn_sequence
-from softmask.runs.config import make_config
-from softmask.runs.run import build, load
 from softmask.testing import Memory
 from tests.methods.comparing import built
 

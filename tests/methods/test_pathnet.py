@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import run
+from softmask.experiments.runs.store import Store
 from softmask.learning.evaluation import validate
 from softmask.learning.fit import Fit, Fitter
 from softmask.learning.task import Task
 from softmask.learning.training import PRESETS, Training
 from softmask.methods.ncl import NCL
 from softmask.methods.pathnet import PathNet
-from softmask.runs.config import make_config
-from softmask.runs.run import run
-from softmask.runs.store import Store
 from softmask.testing import Interruption
 from tests.methods.isolation import TRAINING, learn, learn_all, logits, made, random_task, small_problem
 

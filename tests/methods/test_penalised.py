@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from softmask.experiments.runs.config import ConfigError, make_config
+from softmask.experiments.runs.search_space import SearchPlan
 from softmask.learning.catalogue import METHODS
 from softmask.learning.fit import Fit
 from softmask.learning.method import Method
@@ -16,8 +18,6 @@ from softmask.methods.one import ONE
 from softmask.methods.si import SI
 from softmask.methods.tag import TAG
 from softmask.methods.ucl import UCL
-from softmask.runs.config import ConfigError, make_config
-from softmask.runs.search_space import SearchPlan
 from tests.learning.parts.toys import random_problem, random_task
 
 

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import run
+from softmask.experiments.runs.store import Store
 from softmask.learning.fit import DivergedError, Fit
 from softmask.learning.method import Step
 from softmask.learning.training import Training
 from softmask.methods.si import SI
-from softmask.runs.config import make_config
-from softmask.runs.run import run
-from softmask.runs.store import Store
 from tests.core.examples import linear
 from tests.learning.parts.toys import move, random_problem, random_task, step_of, toy_problem, toy_task
 from tests.methods.comparing import SMALL, learned, same_network

@@ -6,14 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import build, load, run
+from softmask.experiments.runs.store import Store, StoredRun
 from softmask.learning.problem import Network, Problem
 from softmask.learning.training import PRESETS
 from softmask.methods.ncl import NCL
 from softmask.methods.spg import SPG
-from softmask.runs.config import make_config
-from softmask.runs.run import build, load, run
-from softmask.runs.state_file import write_state
-from softmask.runs.store import Store, StoredRun
+from softmask.storage.state_file import write_state
 
 SMALL = {"width": 1 / 16, "epochs": 2}
 

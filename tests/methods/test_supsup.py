@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import build, load
 from softmask.learning.problem import Network, Problem
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.training import PRESETS, Training
 from softmask.methods.supsup import SupSup
-from softmask.runs.config import make_config
-from softmask.runs.run import build, load
 from softmask.testing import Memory
 from tests.methods.isolation import forgets, learn, learn_all, logits, made, random_task, small_problem
 

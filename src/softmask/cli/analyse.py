@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from softmask.analyses import ANALYSES, Analysis, pruning, representation
-from softmask.analyses.grouping import REFERENCE
-from softmask.analyses.pruning import RANKINGS, measure_pruning
-from softmask.analyses.reading import DAMAGES, require_answers
-from softmask.analyses.representation import measure_representation
-from softmask.analyses.table import Table
 from softmask.cli import options
 from softmask.cli.printing import out, tell
 from softmask.errors import SoftmaskError, UnknownName
-from softmask.report.formats import FORMATS, WRITERS
-from softmask.report.tables import print_table
-from softmask.runs.store import Store, StoredRun
+from softmask.experiments.analyses import ANALYSES, Analysis, pruning, representation
+from softmask.experiments.analyses.grouping import REFERENCE
+from softmask.experiments.analyses.pruning import RANKINGS, measure_pruning
+from softmask.experiments.analyses.reading import DAMAGES, require_answers
+from softmask.experiments.analyses.representation import measure_representation
+from softmask.experiments.analyses.table import Table
+from softmask.experiments.report.formats import FORMATS, WRITERS
+from softmask.experiments.report.tables import print_table
+from softmask.experiments.runs.store import Store, StoredRun
 
 
 def _known_form(form: str) -> str:

@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from softmask.analyses.table import Cell, Table
 from softmask.cli import options
 from softmask.cli.printing import err, out, print_json, problem, tell
 from softmask.errors import DataError
-from softmask.report.tables import print_table
-from softmask.sequences import Download, sequence_facts
-from softmask.sequences.checking import Checked, Sizes, check, find, names_to_check
-from softmask.sequences.fetching import fetch as fetch_file
+from softmask.experiments.analyses.table import Cell, Table
+from softmask.experiments.report.tables import print_table
+from softmask.experiments.sequences import Download, sequence_facts
+from softmask.experiments.sequences.checking import Checked, Sizes, check, find, names_to_check
+from softmask.experiments.sequences.fetching import fetch as fetch_file
 
 app = typer.Typer(help="The data sets: what is needed, what is there, and fetching it.", no_args_is_help=True)
 Names = Annotated[list[str] | None, typer.Argument(help="Sequences, as in `softmask list sequences`; all if none.")]

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from softmask.analyses.accuracy import accuracy
 from softmask.cli.grid_display import GridDisplay
 from softmask.cli.printing import out
 from softmask.cli.report import write_report
 from softmask.errors import SoftmaskError
-from softmask.executors import make_executor
-from softmask.report.tables import print_table
-from softmask.runs.grid import Grid
-from softmask.runs.store import Store
+from softmask.experiments.analyses.accuracy import accuracy
+from softmask.experiments.executors import make_executor
+from softmask.experiments.report.tables import print_table
+from softmask.experiments.runs.grid import Grid
+from softmask.experiments.runs.store import Store
 
 METHODS = ("one", "ncl", "spg", "hat")
 # Tasks are small: smaller batches and more epochs give every method time to learn. R-10 has twice as many tasks, each

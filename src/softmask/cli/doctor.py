@@ -17,11 +17,11 @@ from softmask.cli import options
 from softmask.cli.printing import out
 from softmask.core import SoftMask
 from softmask.errors import SoftmaskError
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.run import run
+from softmask.experiments.runs.store import Store
+from softmask.experiments.sequences import SEQUENCES, load_sequence, sequence_facts
 from softmask.learning.seeds import Seeds
-from softmask.runs.config import make_config
-from softmask.runs.run import run
-from softmask.runs.store import Store
-from softmask.sequences import SEQUENCES, load_sequence, sequence_facts
 
 PACKAGES = ("torch", "numpy", "safetensors", "pydantic", "scikit-learn", "pillow", "typer", "rich")
 

@@ -15,15 +15,15 @@ from softmask.cli import options
 from softmask.cli.grid_display import GridDisplay, cell_name
 from softmask.cli.printing import out, problem, tell
 from softmask.errors import ConfigError
-from softmask.executors import NAMES, Executor, RayExecutor, make_executor
+from softmask.experiments.executors import NAMES, Executor, RayExecutor, make_executor
+from softmask.experiments.runs.grid import Cell, Grid, paper_grid
+from softmask.experiments.runs.grid_file import GridFile, parse_seeds, read_grid_file
+from softmask.experiments.runs.grid_forecast import GridForecast, forecast_grid
+from softmask.experiments.runs.settings_file import settings_changes
+from softmask.experiments.runs.store import Store
+from softmask.experiments.trackers import check_trackers, tracked
 from softmask.learning.catalogue import METHODS
 from softmask.learning.device import CPU, find_device, parse_device
-from softmask.runs.grid import Cell, Grid, paper_grid
-from softmask.runs.grid_file import GridFile, parse_seeds, read_grid_file
-from softmask.runs.grid_forecast import GridForecast, forecast_grid
-from softmask.runs.settings_file import settings_changes
-from softmask.runs.store import Store
-from softmask.trackers import check_trackers, tracked
 
 ALL = "all"
 Names = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in `spg,ncl,one`, or `all`.")]

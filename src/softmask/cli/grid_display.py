@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.table import Table
 
 from softmask.cli.printing import err, tell
-from softmask.runs.config import RunConfig
-from softmask.runs.grid import Cell
+from softmask.experiments.runs.config import RunConfig
+from softmask.experiments.runs.grid import Cell
 
 
 def cell_name(config: RunConfig) -> str:

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from softmask.analyses.table import Cell, Table
 from softmask.cli import options
 from softmask.cli.learn import Model, OwnNetwork, allow_own_code
 from softmask.cli.printing import out, print_json, tell
-from softmask.continual import ContinualModel, Inspection
-from softmask.continual.inspection import room_warning
-from softmask.report.tables import print_table
+from softmask.experiments.analyses.table import Cell, Table
+from softmask.experiments.report.tables import print_table
+from softmask.models import ContinualModel, Inspection
+from softmask.models.inspection import room_warning
 
 
 def inspect(

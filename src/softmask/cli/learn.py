@@ -15,12 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from softmask.cli import options
 from softmask.cli.printing import Progress, out, print_json, tell
-from softmask.continual import ContinualModel
-from softmask.continual.folder import ModelFolder
-from softmask.continual.learner import usual_training
 from softmask.errors import ConfigError, SoftmaskError, choices
 from softmask.learning.training import Training
-from softmask.runs.lease import FolderBusyError, Lease
+from softmask.models import ContinualModel
+from softmask.models.folder import ModelFolder
+from softmask.models.learner import usual_training
+from softmask.storage.lease import FolderBusyError, Lease
 
 MADE_BY_LEARN = "made by learn"
 """A note in the history of a model that exists only because its first task was to be learned."""

@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from softmask.analyses.accuracy import changes, training_name
-from softmask.analyses.grouping import sequence_label
-from softmask.analyses.table import Cell, Table
 from softmask.cli import options
 from softmask.cli.printing import out, print_json, tell
+from softmask.experiments.analyses.accuracy import changes, training_name
+from softmask.experiments.analyses.grouping import sequence_label
+from softmask.experiments.analyses.table import Cell, Table
+from softmask.experiments.report.tables import as_json as table_as_json
+from softmask.experiments.report.tables import cell_text, print_table
+from softmask.experiments.runs.store import Store, StoredRun
+from softmask.experiments.sequences import SEQUENCES, sequence_facts
 from softmask.learning.catalogue import METHODS
 from softmask.learning.settings_card import as_text, settings_card, shown
-from softmask.report.tables import as_json as table_as_json
-from softmask.report.tables import cell_text, print_table
-from softmask.runs.store import Store, StoredRun
-from softmask.sequences import SEQUENCES, sequence_facts
 
 ROWS_TO_DRAW = 500
 

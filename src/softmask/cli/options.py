@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from softmask.errors import ConfigError
-from softmask.runs.settings_file import settings_changes
+from softmask.experiments.runs.settings_file import settings_changes
 
 Method = Annotated[str, typer.Option("--method", "-m", help="A method: see `softmask list methods`.")]
 Sequence = Annotated[str, typer.Option("--sequence", "-s", help="A task sequence: see `softmask list sequences`.")]

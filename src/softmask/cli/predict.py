@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from softmask.analyses.table import Cell, Table
 from softmask.cli import options
 from softmask.cli.learn import Model, OwnNetwork, allow_own_code
 from softmask.cli.printing import out, print_json, problem
-from softmask.continual import ContinualModel
-from softmask.report.tables import print_table
+from softmask.experiments.analyses.table import Cell, Table
+from softmask.experiments.report.tables import print_table
+from softmask.models import ContinualModel
 
 
 def predict(

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from softmask.analyses.reading import read_store
 from softmask.cli import options
 from softmask.cli.printing import err, out, tell
 from softmask.errors import SoftmaskError
-from softmask.report.writing import make_report, write_files, write_text
-from softmask.runs.store import Store
+from softmask.experiments.analyses.reading import read_store
+from softmask.experiments.report.writing import make_report, write_files, write_text
+from softmask.experiments.runs.store import Store
 
 
 def report_command(

@@ -10,22 +10,22 @@ from typing import Annotated, Any
 
 import typer
 
-from softmask.analyses.table import Table
 from softmask.cli import options
 from softmask.cli.analyse import Format, show_table
 from softmask.cli.grid import ALL, Cpus, ExecutorName, Gpus, Jobs, Names, Seeds, find_workers
 from softmask.cli.grid_display import GridDisplay, cell_name
 from softmask.cli.printing import out, print_json, problem, tell
 from softmask.errors import SoftmaskError
-from softmask.executors import Executor
-from softmask.paper import paper_tables
-from softmask.report.formats import WRITERS
-from softmask.reproduction import NAMES, Recipe, recipe
-from softmask.reproduction.tables import network_sizes, statistics, tables_of
-from softmask.runs.grid import Cell, Grid
-from softmask.runs.grid_file import parse_seeds
-from softmask.runs.grid_forecast import forecast_grid
-from softmask.runs.store import Store, StoredRun
+from softmask.experiments.analyses.table import Table
+from softmask.experiments.executors import Executor
+from softmask.experiments.paper import NAMES, Recipe, recipe
+from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.paper.tables import network_sizes, statistics, tables_of
+from softmask.experiments.report.formats import WRITERS
+from softmask.experiments.runs.grid import Cell, Grid
+from softmask.experiments.runs.grid_file import parse_seeds
+from softmask.experiments.runs.grid_forecast import forecast_grid
+from softmask.experiments.runs.store import Store, StoredRun
 
 
 def reproduce_command(

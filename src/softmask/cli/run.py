@@ -9,17 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from softmask.analyses.accuracy import REFERENCE, transfer
 from softmask.cli import options
 from softmask.cli.printing import Progress, out, print_json, tell
+from softmask.experiments.analyses.accuracy import REFERENCE, transfer
+from softmask.experiments.metrics import FORMULAS
+from softmask.experiments.runs.config import RunConfig, make_config
+from softmask.experiments.runs.forecast import forecast
+from softmask.experiments.runs.run import load, run
+from softmask.experiments.runs.store import Listener, Store, StoredRun
+from softmask.experiments.sequences import sequence_facts
+from softmask.experiments.trackers import check_trackers, tracked
 from softmask.learning.device import find_device
-from softmask.metrics import FORMULAS
-from softmask.runs.config import RunConfig, make_config
-from softmask.runs.forecast import forecast
-from softmask.runs.run import load, run
-from softmask.runs.store import Listener, Store, StoredRun
-from softmask.sequences import sequence_facts
-from softmask.trackers import check_trackers, tracked
 
 
 def run_command(

@@ -11,15 +11,15 @@ import typer
 from softmask.cli import options
 from softmask.cli.printing import Progress, out, print_json, tell
 from softmask.errors import SoftmaskError
-from softmask.executors import ProcessExecutor
+from softmask.experiments.executors import ProcessExecutor
+from softmask.experiments.report.search_history import check_figure, draw_history
+from softmask.experiments.runs.settings_file import FoundSettings, write_settings
+from softmask.experiments.sequences import sequence_facts
 from softmask.learning.device import find_device
-from softmask.report.search_history import check_figure, draw_history
-from softmask.runs.settings_file import FoundSettings, write_settings
-from softmask.sequences import sequence_facts
 
 if TYPE_CHECKING:
-    from softmask.runs.search import Search
-    from softmask.runs.study import TrialRecord
+    from softmask.experiments.runs.search import Search
+    from softmask.experiments.runs.study import TrialRecord
 
 DEFAULT_FOLDER = Path("softmask-search")
 Folder = Annotated[Path, typer.Option("--store", help="Folder in which searches are kept, apart from finished runs.")]
@@ -52,8 +52,8 @@ def search_command(
 
     Example: `softmask search --method ewc --sequence D-5 --preset short --trials 20`
     """
-    from softmask.runs.search import Search, found_settings
-    from softmask.runs.search_space import SearchPlan
+    from softmask.experiments.runs.search import Search, found_settings
+    from softmask.experiments.runs.search_space import SearchPlan
 
     plan = SearchPlan(
         method=method,
@@ -108,7 +108,7 @@ def _work_quietly(search: Search) -> None:
 
 def tell_trial(trial: TrialRecord) -> None:
     """One line when a trial has come to its end."""
-    from softmask.runs.search_space import in_words
+    from softmask.experiments.runs.search_space import in_words
 
     value = "" if trial.value is None else f" {trial.value:.2f}"
     reason = f" ({trial.reason})" if trial.reason else ""
@@ -116,7 +116,7 @@ def tell_trial(trial: TrialRecord) -> None:
 
 
 def _show(trials: list[TrialRecord], found: FoundSettings, written: Path, drawn: Path, as_json: bool) -> None:
-    from softmask.runs.search_space import in_words
+    from softmask.experiments.runs.search_space import in_words
 
     story: dict[str, Any] = found.found
     if as_json:

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softmask.core.chain import is_changed
-from softmask.core.crossing import chain_crossing
 from softmask.core.parameters import modules_behind, named_trainable, unwrapped
 from softmask.core.shards import (
     any_sharded,
@@ -27,6 +25,8 @@ from softmask.core.shards import (
     over_shards,
     standardised_shards,
 )
+from softmask.kernels.chain import is_changed
+from softmask.kernels.crossing import chain_crossing
 
 Batches = Iterable[tuple[Any, Any]]
 Loss = Callable[[Any, Any], Tensor]

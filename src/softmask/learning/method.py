@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from softmask.kernels.masked_sgd import MaskedSGD
 from softmask.learning.device import random_apart
-from softmask.learning.masked_sgd import MaskedSGD
 from softmask.learning.problem import Problem
 from softmask.learning.seeds import derive
 from softmask.learning.task import Task

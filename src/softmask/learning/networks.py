@@ -10,11 +10,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from softmask.core.chain import needed_input
-from softmask.core.convolution import Convolution
-from softmask.core.linear import Linear
-from softmask.core.random_drop import dropped_levels
-from softmask.learning.relu_dropout import relu_dropout, relu_dropout_pool
+from softmask.kernels.chain import needed_input
+from softmask.kernels.convolution import Convolution
+from softmask.kernels.linear import Linear
+from softmask.kernels.random_drop import dropped_levels
+from softmask.kernels.relu_dropout import relu_dropout, relu_dropout_pool
 
 
 class Block(nn.Module):

@@ -46,9 +46,9 @@ class Entry(Generic[T]):
 class Registry(Generic[T]):
     """Names and what they stand for, filled by importing a package's files and the entry points of others."""
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, package: str, group: str | None = None) -> None:
         self.kind, self.package = kind, package
-        self.group = package  # entry points of other packages are named like our own package
+        self.group = group or package  # the entry-point group through which other packages join
         self._entries: dict[str, Entry[T]] = {}
         self._broken: dict[str, str] = {}
         """What is wrong with a name: its package does not load, or two of them give it."""

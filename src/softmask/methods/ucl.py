@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
+from softmask.kernels.masked_sgd import MaskedSGD
 from softmask.learning.catalogue import register
-from softmask.learning.masked_sgd import MaskedSGD
 from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, require_not_negative, search
 from softmask.learning.parts.blocks import Tensors
 from softmask.learning.parts.draws import Draws

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from softmask.learning.masked_sgd import MaskedSGD
+from softmask.kernels.masked_sgd import MaskedSGD
 from softmask.learning.method import Method
 
 

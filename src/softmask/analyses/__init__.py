@@ -1,5 +1,0 @@
-"""From stored runs to tables; nothing is drawn here."""
-
-from softmask.analyses.catalogue import ANALYSES, Analysis, analysis
-
-__all__ = ["ANALYSES", "Analysis", "analysis"]

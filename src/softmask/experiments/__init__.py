@@ -1,0 +1,1 @@
+"""The benchmark: task sequences, runs, analyses, reports and the paper's published results."""

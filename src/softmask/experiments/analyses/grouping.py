@@ -1,0 +1,223 @@
+"""Which runs belong together: those that differ in their seeds alone, and those that may be compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from softmask.errors import SoftmaskError
+from softmask.experiments.metrics import average_accuracy
+from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.runs.config import RunConfig
+from softmask.experiments.runs.store import StoredRun
+from softmask.experiments.sequences import sequence_facts
+from softmask.learning.catalogue import METHODS
+from softmask.learning.training import PRESETS, Training
+
+REFERENCE = "one"
+UNRANKED = ("MTL", "ONE")
+"""Not continual learning: they stand in brackets and are compared with nobody."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seeds alone."""
+
+    runs: tuple[StoredRun, ...]
+    grown: bool = False
+    """Whether the same was run on another number of tasks: a folder of pictures may grow."""
+
+    @property
+    def config(self) -> RunConfig:
+        return self.runs[0].config
+
+    @cached_property
+    def title(self) -> str:
+        return METHODS.load(self.config.method).title
+
+    @cached_property
+    def sequence(self) -> str:
+        return sequence_label(self.config)
+
+    @cached_property
+    def training(self) -> str:
+        return training_name(self.config.training)
+
+    @cached_property
+    def changed(self) -> str | None:
+        told = [changes(self.config), f"tasks={self.tasks}" if self.grown else None]
+        return " ".join(filter(None, told)) or None
+
+    @property
+    def kind(self) -> tuple[str, str, float]:
+        """What groups must share to be compared: another width is another network."""
+        return self.sequence, self.training, self.config.network.width
+
+    @property
+    def usual_width(self) -> bool:
+        return self.config.network.width == _usual(self.config.method, self.config.sequence)["network"].get("width")
+
+    @property
+    def whole(self) -> bool:
+        """Whether all tasks of the sequence were learned: the paper's numbers speak of nothing else."""
+        return self.config.tasks is None
+
+    @cached_property
+    def tasks(self) -> int:
+        """How many tasks there are."""
+        return max(len(run.accuracies()[max(run.accuracies())]) for run in self.runs)
+
+    @cached_property
+    def order(self) -> tuple[int, str, int, str, str, str]:
+        """As the paper lists sequences and systems; what it does not know comes after."""
+        return (*sequence_order(self.sequence), *method_order(self.title), self.training, self.changed or "")
+
+
+class Runs(list[StoredRun]):
+    """Runs that several analyses look at: what they all need is found once."""
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Finished runs with results, grouped, in the paper's order."""
+        found: dict[str, dict[int, list[StoredRun]]] = {}
+        for run in self:
+            if run.finished and (matrix := run.accuracies()):
+                by_tasks = found.setdefault(without_seeds(run.config), {})
+                by_tasks.setdefault(len(matrix[max(matrix)]), []).append(run)
+        groups = [
+            Group(tuple(sorted(members, key=lambda run: str(run.config.seeds))), grown=len(by_tasks) > 1)
+            for by_tasks in found.values()
+            for members in by_tasks.values()
+        ]
+        return sorted(groups, key=lambda group: group.order)
+
+    @cached_property
+    def failed(self) -> Counter[str]:
+        """How many seeds of each way to run failed."""
+        return Counter(without_seeds(run.config) for run in self if run.status == "failed")
+
+    def lost(self, group: Group) -> int:
+        """How many seeds of a group failed."""
+        return self.failed[without_seeds(group.config)]
+
+
+def gathered(runs: Iterable[StoredRun]) -> Runs:
+    return runs if isinstance(runs, Runs) else Runs(runs)
+
+
+def finished_groups(runs: Iterable[StoredRun]) -> list[Group]:
+    return gathered(runs).groups
+
+
+def best_settings(groups: Iterable[Group]) -> list[Group]:
+    """Of several ways to set a method, the one with the most seeds, of these the one with the best accuracy in
+    validation: test sets choose nothing, and no lucky seed does."""
+    best: dict[tuple[object, ...], Group] = {}
+    for group in groups:
+        kind = (*group.kind, group.title)
+        if kind not in best or _standing(group) > _standing(best[kind]):
+            best[kind] = group
+    return list(best.values())
+
+
+CHOSEN = "Of several ways to set a method, the one with the most seeds, of these the best in validation."
+
+
+def _standing(group: Group) -> tuple[int, float]:
+    validated = [average_accuracy(run.accuracies("validation")) for run in group.runs]
+    return len(validated), sum(validated) / len(validated)
+
+
+def sequence_label(config: RunConfig) -> str:
+    return config.sequence if config.tasks is None else f"{config.sequence}[:{config.tasks}]"
+
+
+def is_whole(label: str) -> bool:
+    """Whether a sequence, by its label, was learned to its end."""
+    return "[:" not in label
+
+
+def sequence_order(label: str) -> tuple[int, str]:
+    known = list(paper_tables()["sequences"])
+    return (known.index(label) if label in known else len(known), label)
+
+
+def method_order(title: str) -> tuple[int, str]:
+    known = [*paper_tables()["accuracy"], *paper_tables()["ablation_accuracy"]]
+    return (known.index(title) if title in known else len(known), title)
+
+
+@functools.cache
+def is_similar(sequence: str) -> bool | None:
+    """Whether the tasks of a sequence, by its label, share what they teach. None where it can no longer be told."""
+    try:
+        return sequence_facts(sequence.split("[:")[0]).similar
+    except SoftmaskError:
+        return None  # a folder of pictures that is gone
+
+
+def seeds_of(run: StoredRun) -> str:
+    return json.dumps(dataclasses.asdict(run.config.seeds), sort_keys=True)
+
+
+def setting(config: RunConfig) -> str:
+    """What a run and its reference must share."""
+    raw = {key: value for key, value in config.to_dict().items() if key not in ("method", "settings")}
+    return json.dumps(raw, sort_keys=True)
+
+
+def without_seeds(config: RunConfig) -> str:
+    return json.dumps({key: value for key, value in config.to_dict().items() if key != "seeds"}, sort_keys=True)
+
+
+@functools.cache
+def training_name(training: Training) -> str:
+    """The preset, or what is different from the nearest one."""
+    described = []
+    for name, preset in PRESETS.items():
+        given, usual = dataclasses.asdict(training), dataclasses.asdict(preset)
+        described.append((name, [f"{key}={given[key]}" for key in given if given[key] != usual[key]]))
+    name, differences = min(described, key=lambda item: len(item[1]))
+    return " ".join([name, *differences])
+
+
+def changes(config: RunConfig) -> str | None:
+    """What of the network and the method is not as usual: without it, two ways to run would look like one."""
+    given = {"network": vars(config.network), "settings": config.settings}
+    different = [
+        f"{key}={_shown(value)}"
+        for section, usual in _usual(config.method, config.sequence).items()
+        for key, value in given[section].items()
+        if key not in usual or value != usual[key]
+    ]
+    return " ".join(different) or None
+
+
+def _shown(value: object) -> str:
+    """A searched number has seventeen digits; six tell it from any other that somebody runs."""
+    return str(float(f"{value:.6g}") if isinstance(value, float) else value)
+
+
+@functools.cache
+def _usual(method: str, sequence: str) -> dict[str, dict[str, object]]:
+    settings = dataclasses.asdict(METHODS.load(method).Settings())
+    try:
+        facts = sequence_facts(sequence)
+    except SoftmaskError:
+        return {"network": {}, "settings": settings}  # a folder of pictures that is gone: its network is told whole
+    network = {"width": facts.width, "drop1": facts.drop1, "drop2": facts.drop2}
+    return {"network": network, "settings": settings}
+
+
+def milestones(tasks: int, first: int = 1) -> dict[str, int]:
+    """The paper looks after task 1 (or 2), T/2 and T: label -> number of tasks learned, each number once."""
+    found: dict[str, int] = {}
+    for label, count in ((str(first), first), ("T/2", tasks // 2), ("T", tasks)):
+        if first <= count <= tasks and count not in found.values():
+            found[label] = count
+    return found

@@ -1,0 +1,44 @@
+"""Where work is done: in this process, in a pool of processes, on a Ray cluster. One interface for all."""
+
+from __future__ import annotations
+
+import os
+
+from softmask.errors import UnknownName
+from softmask.experiments.executors.outcome import WORKER_DIED, Executor, ExecutorError, Outcome
+from softmask.experiments.executors.processes import ProcessExecutor
+from softmask.experiments.executors.ray import RayExecutor
+from softmask.experiments.executors.serial import SerialExecutor
+
+NAMES = ("serial", "processes", "ray")
+
+__all__ = [
+    "NAMES",
+    "WORKER_DIED",
+    "Executor",
+    "ExecutorError",
+    "Outcome",
+    "ProcessExecutor",
+    "RayExecutor",
+    "SerialExecutor",
+    "cores",
+    "make_executor",
+]
+
+
+def make_executor(
+    name: str, *, jobs: int | None = None, address: str | None = None, cpus: float = 1.0, gpus: float = 0.0
+) -> Executor:
+    """The executor of this name; only what it needs of the rest is looked at."""
+    if name == "serial":
+        return SerialExecutor()
+    if name == "processes":
+        return ProcessExecutor(jobs=jobs or cores())
+    if name == "ray":
+        return RayExecutor(address=address, cpus=cpus, gpus=gpus)
+    raise UnknownName("executor", name, NAMES)
+
+
+def cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,104 @@
+"""Figures as files: PNG, SVG and PDF, by matplotlib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from softmask.experiments.report.charts import Chart, DotChart, HeatMap, LineChart
+from softmask.experiments.report.palette import COLOURS, DASHES, style
+
+FORMATS = ("png", "svg", "pdf")
+SMALL = 8
+TEXT_IN_CELLS = 12
+"""Up to so many tasks a cell has room for its number."""
+
+
+def write_figure(chart: Chart, folder: Path) -> list[Path]:
+    """Writes the chart in all formats; returns the files."""
+    import matplotlib  # slow to import, and only needed here
+
+    settings: Any = {
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "softmask",
+    }
+    with matplotlib.rc_context(settings):
+        figure = _drawn(chart)
+        files = []
+        for form in FORMATS:
+            files.append(folder / f"{chart.name}.{form}")
+            about = {"CreationDate": None} if form == "pdf" else {"Date": None} if form == "svg" else {}
+            figure.savefig(files[-1], dpi=200, bbox_inches="tight", metadata=about)
+    return files
+
+
+def _drawn(chart: Chart) -> Any:
+    from matplotlib.figure import Figure
+
+    if isinstance(chart, LineChart):
+        figure = Figure(figsize=(6.4, 3.8))
+        _draw_lines(chart, figure.add_subplot())
+    elif isinstance(chart, DotChart):
+        figure = Figure(figsize=(6.4, 0.9 + 0.32 * len(chart.dots)))
+        _draw_dots(chart, figure.add_subplot())
+    else:
+        figure = Figure(figsize=(4.8, 4.2))
+        _draw_matrix(chart, figure.add_subplot(), figure)
+    figure.axes[0].set_title(chart.title, loc="left", fontsize=10)
+    return figure
+
+
+def _draw_lines(chart: LineChart, axes: Any) -> None:
+    for place, line in enumerate(chart.series):
+        colour, dash = style(line.label, place)
+        pattern = (0, tuple(map(float, DASHES[dash].split()))) if DASHES[dash] else "-"
+        ink = COLOURS[colour][0]
+        axes.plot(line.x, line.y, color=ink, linestyle=pattern, marker="o", markersize=3, label=line.label)
+        if line.std is not None:
+            low = [y - s for y, s in zip(line.y, line.std, strict=True)]
+            high = [y + s for y, s in zip(line.y, line.std, strict=True)]
+            axes.fill_between(line.x, low, high, color=ink, alpha=0.12, linewidth=0)
+        if len(chart.series) <= SMALL:
+            axes.annotate(f" {line.label}", (line.x[-1], line.y[-1]), color=ink, va="center", fontsize=8)
+    if len(chart.series) > SMALL:
+        axes.legend(fontsize=7, ncols=2, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    if axes.get_ylim()[0] < 0 < axes.get_ylim()[1]:
+        axes.axhline(0, color="#999999", linewidth=0.8)
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.6)
+
+
+def _draw_dots(chart: DotChart, axes: Any) -> None:
+    for place, dot in enumerate(chart.dots):
+        ink = COLOURS[style(dot.label, place)[0]][0]
+        axes.errorbar(dot.value, place, xerr=dot.std, fmt="o", color=ink, capsize=2)
+        if dot.paper is not None:
+            axes.plot(dot.paper, place, "D", color="#666666", fillstyle="none", markersize=5)
+    axes.set_yticks(range(len(chart.dots)), [dot.label for dot in chart.dots])
+    axes.invert_yaxis()
+    axes.set_xlabel(chart.x_label + " (diamonds: the paper)" * any(dot.paper is not None for dot in chart.dots))
+    axes.grid(axis="x", color="#e6e6e6", linewidth=0.6)
+
+
+def _draw_matrix(chart: HeatMap, axes: Any, figure: Any) -> None:
+    rows = [[float("nan") if value is None else value for value in row] for row in chart.rows]
+    image = axes.imshow(rows, cmap="cividis", vmin=0, vmax=100)
+    axes.set_xlabel("accuracy on task")
+    axes.set_ylabel("after task")
+    step = max(1, len(rows) // 10)
+    ticks = range(0, len(rows), step)
+    axes.set_yticks(ticks, [str(tick + 1) for tick in ticks])
+    columns = range(0, len(rows[0]), max(1, len(rows[0]) // 10))
+    axes.set_xticks(columns, [str(tick + 1) for tick in columns])
+    if len(rows[0]) <= TEXT_IN_CELLS:
+        for i, row in enumerate(chart.rows):
+            for j, value in enumerate(row):
+                if value is not None:
+                    ink = "black" if value > 60 else "white"
+                    axes.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=7, color=ink)
+    figure.colorbar(image, ax=axes, label="accuracy, %")

@@ -1,0 +1,262 @@
+"""Finding settings: Optuna's TPE over a method's ranges, judged by mean validation accuracy, never by test accuracy.
+
+<folder>/study.journal     all trials (or a database, by its URL)
+         runs/             a store with the run of each trial, without test accuracies
+         trials/0003/      who works on a trial
+
+TPE draws at random until it knows ten trials. A search on a CPU may have no more than that, so these go evenly through
+the ranges instead.
+
+A search that was killed goes on with the same trials: every draw follows from the seed, the number of the trial and the
+trials before it; a run that was interrupted resumes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import optuna
+from optuna.trial import Trial, TrialState
+
+import softmask
+from softmask.errors import SoftmaskError
+from softmask.experiments.runs.run import GPU_TROUBLE, Watch, run
+from softmask.experiments.runs.search_space import SearchPlan
+from softmask.experiments.runs.settings_file import FoundSettings
+from softmask.experiments.runs.store import Store, StoredRun
+from softmask.experiments.runs.study import EvenStart, TrialRecord, alone, open_study, records, suggest
+from softmask.experiments.sequences import sequence_facts
+from softmask.learning.fit import DivergedError
+from softmask.learning.seeds import derive
+from softmask.storage.lease import FolderBusyError, Lease
+
+OBJECTIVE = "mean validation accuracy over the tasks after the last one, in percent"
+# A trial is given up if it is clearly below the median of those before it, once there are so many. Less than a point
+# may be a few validation images, and the first task alone tells nothing about forgetting.
+TRIALS_TO_COMPARE_WITH = 5
+TASKS_BEFORE_JUDGING = 2
+CLEARLY = 1.0
+SECONDS_BETWEEN_LOOKS = 1.0
+EVEN_TRIALS = 10  # so many would TPE draw at random
+DEFAULTS = 1
+"""The number of the trial that has the default settings."""
+
+Told = Callable[[TrialRecord], None]
+"""Is told every trial that came to its end."""
+Display = Callable[[int], AbstractContextManager[Watch]]
+"""Shows how the trial of this number goes."""
+
+
+class Hopeless(SoftmaskError):
+    """A trial that is not worth its time."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """A plan and where it is kept. Any number of processes may work on it at once."""
+
+    plan: SearchPlan
+    folder: Path
+    address: str
+    data: Path | None = None
+    device: str = "cpu"
+
+    @classmethod
+    def of(
+        cls, plan: SearchPlan, root: Path, *, study: str | None = None, data: Path | None = None, device: str = "cpu"
+    ) -> Search:
+        """Everything about a search lies in one folder, unless its study is kept elsewhere."""
+        folder = root / plan.name()
+        return cls(plan, folder, study or str(folder / "study.journal"), data, device)
+
+    def begin(self) -> None:
+        """What comes before the first draw. Does nothing the second time."""
+        (self.folder / "trials").mkdir(parents=True, exist_ok=True)
+        with self._alone():
+            study = self.study()
+            for found in self.plan.first():
+                study.enqueue_trial(found, skip_if_exists=True)
+
+    def study(self) -> optuna.Study:
+        return open_study(self.address, self.plan.name())
+
+    def trials(self) -> list[TrialRecord]:
+        return records(self.study())
+
+    def work(self, *, told: Told | None = None, display: Display | None = None) -> None:
+        """Takes one trial after the other until there are enough, those first whose process has died."""
+        study = self.study()
+        while (taken := self._take(study)) is not None:
+            trial, lease = taken
+            with lease:
+                with nullcontext() if display is None else display(1 + trial.number) as watch:
+                    self._perform(study, trial, watch)
+                if told is not None:
+                    told(TrialRecord.of(study.get_trials(deepcopy=False)[trial.number]))
+
+    def _alone(self) -> AbstractContextManager[None]:
+        return alone(self.folder / "trials" / "lock")
+
+    def _take(self, study: optuna.Study) -> tuple[Trial, ExitStack] | None:
+        with self._alone():
+            known = study.get_trials(deepcopy=False)
+            begun = [each for each in known if each.state != TrialState.WAITING]
+            for frozen in (each for each in begun if each.state == TrialState.RUNNING):
+                if (lease := self._lease(frozen.number)) is not None:
+                    return self._drawn(study, Trial(study, frozen._trial_id)), lease
+            if len(begun) == len(known) and len(begun) >= self.plan.total():
+                return None
+            trial = study.ask()
+            lease = self._lease(trial.number)
+            assert lease is not None, "nobody else knows of this trial yet"
+            return self._drawn(study, trial), lease
+
+    def _lease(self, number: int) -> ExitStack | None:
+        """Held until the stack is closed; None if another live process works on the trial."""
+        folder = self.folder / "trials" / f"{number:04}"
+        folder.mkdir(exist_ok=True)
+        held = ExitStack()
+        try:
+            held.enter_context(Lease(folder))
+        except FolderBusyError:
+            return None
+        return held
+
+    def _drawn(self, study: optuna.Study, trial: Trial) -> Trial:
+        """Gives the trial its settings; those that it has already stay."""
+        even = self.plan.spread(trial.number) if trial.number < EVEN_TRIALS else {}
+        for name, allowed in self.plan.space().items():
+            # A sampler for each draw: what it gives does not depend on what this process drew before.
+            seed = derive(self.plan.seed, trial.number, name) % 2**32
+            study.sampler = EvenStart(even, n_startup_trials=EVEN_TRIALS, seed=seed, multivariate=False)
+            suggest(trial, name, allowed)
+        return trial
+
+    def _perform(self, study: optuna.Study, trial: Trial, watch: Watch | None) -> None:
+        config, store = self.plan.config(trial.params), Store(self.folder / "runs")
+        judge = Judge(study, trial, self.plan.tasks or sequence_facts(self.plan.sequence).tasks)
+        try:
+            known = store.find(config)
+            judge.hear(known.events() if known is not None else ())
+            how: dict[str, Any] = {"data": self.data, "device": self.device, "watch": watch, "listeners": [judge]}
+            done = _when_free(lambda: run(config, store, tests=False, **how))
+        except (Hopeless, DivergedError) as error:
+            _give_up(study, trial, TrialState.PRUNED, str(error))
+        except (SoftmaskError, OSError, *GPU_TROUBLE):
+            raise  # a full disk, say: the trial is taken up again
+        except Exception as error:
+            _give_up(study, trial, TrialState.FAIL, f"{type(error).__name__}: {error}")
+        else:
+            study.tell(trial, objective(done))
+        _drop_weights(store.root / config.id())
+
+
+class Judge:
+    """Listens to a trial's run; reports it after each task and stops it where it is hopeless."""
+
+    def __init__(self, study: optuna.Study, trial: Trial, tasks: int) -> None:
+        self.study, self.trial, self.tasks = study, trial, tasks
+        self._learned: dict[int, int] = {}
+        self._rows: dict[int, dict[int, float]] = {}
+        self._reported = set(self._steps())
+
+    def _steps(self) -> Iterable[int]:
+        return self.study.get_trials(deepcopy=False)[self.trial.number].intermediate_values
+
+    def hear(self, events: Iterable[dict[str, Any]]) -> None:
+        for event in events:
+            self(event)
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if event["kind"] == "task":
+            self._learned[event["task"]] = len(event["ids"])
+        elif event["kind"] == "accuracy":
+            row = self._rows.setdefault(event["after"], {})
+            row[event["task"]] = 100 * event["validation"]
+            if len(row) == sum(self._learned.values()):
+                self._judge(event["after"], mean(row.values()))
+
+    def _judge(self, after: int, value: float) -> None:
+        if after not in self._reported:
+            self.trial.report(value, after)
+            self._reported.add(after)
+        others = [
+            other.intermediate_values[after]
+            for other in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+            if other.number < self.trial.number and after in other.intermediate_values
+        ]
+        if not TASKS_BEFORE_JUDGING <= after + 1 < self.tasks or len(others) < TRIALS_TO_COMPARE_WITH:
+            return
+        if value < median(others) - CLEARLY:
+            raise Hopeless(
+                f"hopeless after task {after + 1}: {value:.2f} is far below {median(others):.2f}, the median of "
+                f"{len(others)} trials before it"
+            )
+
+
+def objective(done: StoredRun) -> float:
+    """What a search makes as large as it can."""
+    rows = done.accuracies("validation")
+    return mean(rows[max(rows)].values())
+
+
+def best_of(trials: Iterable[TrialRecord]) -> TrialRecord:
+    """The best trial that was finished, the earliest of equals."""
+    trials = list(trials)
+    finished = [trial for trial in trials if trial.state == "complete"]
+    if not finished:
+        reasons = [trial.reason for trial in trials if trial.reason]
+        raise SoftmaskError("no trial was finished" + (f"; the first said: {reasons[0]}" if reasons else ""))
+    return max(finished, key=lambda trial: (trial.value, -trial.number))
+
+
+def found_settings(search: Search, trials: list[TrialRecord]) -> FoundSettings:
+    """The best trial's settings, with the story of how they were found."""
+    plan, best = search.plan, best_of(trials)
+    by_section = plan.fixed()
+    for name, value in best.found.items():
+        section, _, key = name.partition(".")
+        by_section[section][key] = value
+    states = [trial.state for trial in trials]
+    defaults = next((trial.value for trial in trials if trial.number == DEFAULTS and trial.state == "complete"), None)
+    story = {
+        "objective": OBJECTIVE,
+        "value": best.value,
+        "trial": best.number,
+        "defaults": defaults,
+        "trials": len(trials),
+        **{state: states.count(state) for state in ("complete", "pruned", "failed")},
+        "preset": plan.preset,
+        "tasks": plan.tasks,
+        "seed": plan.seed,
+        "changes": dict(plan.changes),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "softmask": softmask.__version__,
+    }
+    return FoundSettings(method=plan.method, sequence=plan.sequence, **by_section, found=story)
+
+
+def _when_free(work: Callable[[], StoredRun]) -> StoredRun:
+    """Two trials may draw the same settings: the later one waits for the run of the earlier."""
+    while True:
+        try:
+            return work()
+        except FolderBusyError:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _give_up(study: optuna.Study, trial: Trial, state: TrialState, reason: str) -> None:
+    trial.set_user_attr("reason", reason)
+    study.tell(trial, state=state)
+
+
+def _drop_weights(folder: Path) -> None:
+    """What a trial learned is of no use once it is judged."""
+    for file in (*folder.glob("checkpoints/*.safetensors"), *folder.glob("progress.safetensors")):
+        file.unlink(missing_ok=True)

@@ -1,0 +1,135 @@
+"""Settings that were found for a method on a sequence, as a JSON file that `run` and `grid` accept.
+
+{"format": 1, "method": "ewc", "sequence": "C-10",
+ "settings": {"strength": 812.5}, "network": {"drop1": 0.12, "drop2": 0.4}, "training": {},
+ "found": {"trials": 20, "value": 71.3, ...}}
+
+A folder `DIR/<sequence>/<method>.json` holds many of them; the name `paper` stands for what its authors published.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from softmask.errors import ConfigError
+from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.sequences import sequence_facts
+from softmask.experiments.sequences.catalogue import SEQUENCES
+from softmask.learning.catalogue import METHODS
+from softmask.storage.state_file import write_json
+
+FORMAT = 1
+SECTIONS = ("settings", "network", "training")
+PUBLISHED = "paper"
+# The authors' code holds tuned dropout rates for their own method alone; its ablations differ in the mechanism only.
+PUBLISHED_FOR = ("spg", "spg-no-chi", "spg-no-smh", "spg-hard")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundSettings:
+    """What a settings file says. Seeds are not in it: settings are found once and tried with several."""
+
+    method: str
+    sequence: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    network: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+    found: dict[str, Any] = field(default_factory=dict)
+    """How: trials, objective, value, preset, tasks, seed, date. Read by people, decides nothing."""
+
+    def changes(self) -> dict[str, Any]:
+        """As `make_config` takes them."""
+        return {f"{section}.{key}": value for section in SECTIONS for key, value in getattr(self, section).items()}
+
+    def check(self, where: str) -> None:
+        """By the same rules as any config."""
+        try:
+            make_config(self.method, self.sequence, changes=self.changes())
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+
+
+def settings_changes(place: Path | str, method: str, sequence: str) -> dict[str, Any]:
+    """What a file, a folder of files or `paper` says for a method on a sequence; changes given by hand go after it."""
+    METHODS.entry(method)
+    sequence = SEQUENCES.spelt(sequence)
+    if str(place) == PUBLISHED:
+        return _published(method, sequence)
+    file = Path(place)
+    if file.is_dir():
+        file = settings_path(file, method, sequence)
+        if not file.exists():
+            warnings.warn(f"there is no {file}: the defaults are used for {method} on {sequence}", stacklevel=2)
+            return {}
+    found = read_settings(file)
+    for name, told, wanted in (("method", found.method, method), ("sequence", found.sequence, sequence)):
+        if told != wanted:
+            raise ConfigError(f"{file} holds settings for the {name} {told}, not for {wanted}")
+    return found.changes()
+
+
+def settings_path(folder: Path, method: str, sequence: str) -> Path:
+    """Where a folder of settings keeps one file. A sequence may be called by a path."""
+    return folder / re.sub(r"[^A-Za-z0-9.-]+", "-", sequence).strip(".-") / f"{method}.json"
+
+
+def write_settings(path: Path, found: FoundSettings) -> None:
+    found.check(str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"format": FORMAT, **dataclasses.asdict(found)})
+
+
+def read_settings(path: Path) -> FoundSettings:
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"there is no settings file {path}: `softmask search` makes one") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path} as JSON: {error}") from None
+    found = FoundSettings(**_checked(content, path))
+    found.check(str(path))
+    return found
+
+
+def _checked(content: Any, path: Path) -> dict[str, Any]:
+    """The fields of the file, each of the right kind."""
+    version = content.get("format") if isinstance(content, Mapping) else None
+    if version != FORMAT:
+        raise ConfigError(f"{path} is no settings file: it lacks '\"format\": {FORMAT}'; `softmask search` makes one")
+    raw = {name: value for name, value in content.items() if name != "format"}
+    known = [each.name for each in dataclasses.fields(FoundSettings)]
+    for name in raw:
+        if name not in known:
+            raise ConfigError(f"{path}: there is no field {name!r} (known: {', '.join(known)})")
+    for name in ("method", "sequence"):
+        if not isinstance(raw.get(name), str):
+            raise ConfigError(f"{path}: {name} must be a name, not {raw.get(name)!r}")
+    for name in (*SECTIONS, "found"):
+        if not isinstance(raw.get(name, {}), dict):
+            raise ConfigError(f"{path}: {name} must be an object, not {raw[name]!r}")
+    return raw
+
+
+def _published(method: str, sequence: str) -> dict[str, Any]:
+    """The dropout rates that the authors tuned for SPG; nothing else of theirs is known."""
+    if sequence not in paper_tables()["sequences"]:
+        raise ConfigError(f"the paper has no sequence {sequence}: its settings are for {_paper_sequences()}")
+    facts = sequence_facts(sequence)
+    if method not in PUBLISHED_FOR:
+        warnings.warn(
+            f"the authors published no settings for {method}: it gets the dropout rates of SPG on {sequence}",
+            stacklevel=3,
+        )
+    return {"network.drop1": facts.drop1, "network.drop2": facts.drop2}
+
+
+def _paper_sequences() -> str:
+    return ", ".join(paper_tables()["sequences"])

@@ -1,0 +1,151 @@
+"""The names of the sequences, what is known of each without its data, and loading one by its name."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from softmask.errors import ConfigError, SoftmaskError, UnknownName
+from softmask.experiments.sequences.sources import Source
+from softmask.learning.registry import Entry, Registry
+from softmask.learning.seeds import Seeds
+from softmask.learning.task import TaskSequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceFacts:
+    """What is known of a sequence before any data file is opened."""
+
+    tasks: int
+    classes: int
+    """Classes of each task; where tasks differ, of the largest."""
+    description: str
+    similar: bool = False
+    """Whether the tasks share what they teach."""
+    source: Source | None = None
+    """Where its data come from; None where the pictures come with an installed package."""
+    width: float = 1.0
+    """Width of the network as a share of the paper's."""
+    drop1: float = 0.2
+    drop2: float = 0.5
+
+    @property
+    def needs_data(self) -> bool:
+        return self.source is not None
+
+    @property
+    def data(self) -> str:
+        """What is looked for in the data folder."""
+        return self.source.data if self.source else ""
+
+
+class SequenceMaker(Protocol):
+    """What a registered function looks like."""
+
+    def __call__(self, root: Path | None, seeds: Seeds, tasks: int) -> TaskSequence: ...
+
+
+Maker = TypeVar("Maker", bound=SequenceMaker)
+Loader = Callable[[Path | None, Seeds], TaskSequence]
+Kind = Callable[[str], tuple[SequenceFacts, Loader]]
+"""Facts and loader of the sequence that stands behind the colon of its name."""
+
+
+class SequenceRegistry(Registry[Loader]):
+    """Names, and kinds of names: `folder:PATH` stands for as many sequences as there are folders."""
+
+    def __init__(self) -> None:
+        super().__init__("sequence", "softmask.experiments.sequences", group="softmask.sequences")
+        self._kinds: dict[str, Kind] = {}
+
+    def register_kind(self, prefix: str) -> Callable[[Kind], Kind]:
+        """Decorator: makes all names that begin with the prefix and a colon known."""
+
+        def remember(kind: Kind) -> Kind:
+            self._kinds[prefix] = kind
+            return kind
+
+        return remember
+
+    def spelt(self, name: str) -> str:
+        """A name in one spelling: `folder:pets/` is `folder:pets`. What is relative stays so, as the store may move."""
+        prefix, colon, rest = name.partition(":")
+        self.names()
+        if not colon or prefix not in self._kinds:
+            return name
+        if not rest.strip():
+            raise ConfigError(f"{prefix}:PATH needs a path")
+        return f"{prefix}:{os.path.normpath(rest)}"
+
+    def entry(self, name: str) -> Entry[Loader]:
+        known = self.names()
+        prefix, colon, rest = name.partition(":")
+        if colon and prefix in self._kinds:
+            facts, load = self._kinds[prefix](rest)
+            return Entry(name, load, {"facts": facts})
+        if name not in known:
+            names = [*known, *(f"{prefix}:PATH" for prefix in self._kinds)]
+            raise UnknownName(self.kind, name, names, hint="; `softmask list sequences` says what they are")
+        return super().entry(name)
+
+
+SEQUENCES = SequenceRegistry()
+
+
+def sequence(
+    name: str,
+    *,
+    tasks: int,
+    classes: int,
+    description: str,
+    similar: bool = False,
+    source: Source | None = None,
+    width: float = 1.0,
+    drop1: float = 0.2,
+    drop2: float = 0.5,
+) -> Callable[[Maker], Maker]:
+    """Decorator: makes the function known under this name with this number of tasks. May be stacked."""
+    facts = SequenceFacts(
+        tasks=tasks,
+        classes=classes,
+        description=description,
+        similar=similar,
+        source=source,
+        width=width,
+        drop1=drop1,
+        drop2=drop2,
+    )
+
+    def remember(make: Maker) -> Maker:
+        @functools.wraps(make)
+        def load(root: Path | None, seeds: Seeds) -> TaskSequence:
+            if source is not None and root is None:
+                raise source.missing(name)
+            return make(root, seeds, tasks)
+
+        SEQUENCES.register(name, facts=facts)(load)
+        return make
+
+    return remember
+
+
+def sequence_facts(name: str) -> SequenceFacts:
+    """The facts of the sequence with this name; opens no data file."""
+    facts: SequenceFacts = SEQUENCES.entry(name).facts["facts"]
+    return facts
+
+
+def load_sequence(name: str, root: Path | None, seeds: Seeds) -> TaskSequence:
+    """The sequence with this name, its data read from `root` if it needs any."""
+    entry = SEQUENCES.entry(name)
+    made, facts = entry.thing(root, seeds), entry.facts["facts"]
+    if (made.name, len(made.tasks), max(made.classes)) != (name, facts.tasks, facts.classes):
+        raise SoftmaskError(
+            f"{name} is registered with {facts.tasks} tasks of up to {facts.classes} classes, but its function "
+            f"returned {made.name!r} with {len(made.tasks)} of up to {max(made.classes)}"
+        )
+    return made

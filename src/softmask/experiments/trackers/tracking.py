@@ -1,0 +1,166 @@
+"""Feeding a tracker from `events.jsonl`: every event once, however often the run was interrupted.
+
+How many lines a tracker has got is kept beside them (`tracked-tensorboard.json`). A tracker that was down, or that is
+asked for only when a run is finished, gets the rest later.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from softmask.errors import SoftmaskError, UnknownName
+from softmask.experiments.runs.config import RunConfig
+from softmask.experiments.runs.store import Listener, Store, StoredRun
+from softmask.experiments.trackers.points import Point, PointStream
+from softmask.storage.state_file import write_json
+
+FORMAT = 1
+TRACKERS = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
+"""Names, and the module that must be installed; the extra of softmask has the tracker's name."""
+
+
+class TrackerMissing(SoftmaskError):
+    """A tracker that is not installed."""
+
+
+class Tracker(Protocol):
+    """One run in a tracker of somebody else."""
+
+    @property
+    def remote(self) -> str:
+        """How the tracker calls the run."""
+
+    def log(self, point: Point) -> None:
+        """Takes the numbers in."""
+
+    def flush(self) -> None:
+        """What was taken in survives a kill."""
+
+    def close(self, status: str) -> None:
+        """The run is finished, failed or unfinished."""
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Before anything is run."""
+    for name in names:
+        if name not in TRACKERS:
+            raise UnknownName("tracker", name, TRACKERS)
+        if not installed(TRACKERS[name]):
+            raise TrackerMissing(f"{name} is not installed: pip install 'softmask[{name}]'")
+
+
+def installed(module: str) -> bool:
+    """Without importing it."""
+    return importlib.util.find_spec(module) is not None
+
+
+@contextmanager
+def tracked(config: RunConfig, store: Store, names: Sequence[str]) -> Iterator[list[Listener]]:
+    """Listeners for a run; at the end the trackers have all that happened."""
+    check_trackers(names)
+    with ExitStack() as ends:
+        trackings = [Tracking(config, store, name) for name in names]
+        for tracking in trackings:
+            ends.callback(tracking.close)
+        yield list(trackings)
+
+
+class Tracking:
+    """One run, one tracker. A tracker that fails is left alone: the run is worth more than its picture."""
+
+    def __init__(self, config: RunConfig, store: Store, name: str) -> None:
+        self.config, self.store, self.name = config, store, name
+        self.folder = store.root / config.id()
+        self._file = self.folder / f"tracked-{name}.json"
+        self._stream = PointStream()
+        self._offset = self._lines = 0
+        self._tracker: Tracker | None = None
+        self._sent = 0
+        self._broken = False
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        self._safely(self._catch_up)
+
+    def close(self) -> None:
+        if self.store.find(self.config) is not None:
+            self._safely(self._finish)
+
+    def _safely(self, work: Any) -> None:
+        if self._broken:
+            return
+        try:
+            work()
+        except Exception as error:  # whatever another package may raise
+            self._broken = True
+            warnings.warn(
+                f"{self.name} stopped: {type(error).__name__}: {str(error)[:200]}; the run goes on; the same command "
+                f"with `--track {self.name}` sends the rest",
+                stacklevel=2,
+            )
+
+    def _finish(self) -> None:
+        self._catch_up()
+        if self._tracker is not None:
+            self._tracker.close(StoredRun(self.folder).status)
+
+    def _catch_up(self) -> None:
+        new = [point for line in self._new_lines() for point in self._points(line)]
+        if not new and self._sent >= self._lines:
+            return
+        tracker = self._open()
+        for point in new:
+            tracker.log(point)
+        tracker.flush()
+        self._sent = self._lines
+        write_json(self._file, {"format": FORMAT, "lines": self._sent, "remote": tracker.remote})
+
+    def _points(self, line: bytes) -> Iterator[Point]:
+        """Those of a line that was not sent before; the stream must hear the others too."""
+        self._lines += 1
+        try:
+            found = list(self._stream.points(json.loads(line)))
+        except (ValueError, KeyError, TypeError):
+            return  # a damaged line is no event
+        if self._lines > self._already():
+            yield from found
+
+    def _new_lines(self) -> list[bytes]:
+        with open(self.folder / "events.jsonl", "rb") as file:
+            file.seek(self._offset)
+            content = file.read()
+        whole = content.rfind(b"\n") + 1
+        self._offset += whole
+        return content[:whole].splitlines()
+
+    def _already(self) -> int:
+        if not self._sent:
+            self._sent = int(self._kept().get("lines", 0))
+        return self._sent
+
+    def _kept(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self._file.read_text()))
+        except (OSError, ValueError, TypeError):
+            return {}
+
+    def _open(self) -> Tracker:
+        if self._tracker is None:
+            module = importlib.import_module(f"softmask.experiments.trackers.{self.name}_tracker")
+            # `remote` is how the tracker called the run when it was tracked before.
+            self._tracker = module.make(StoredRun(self.folder), self._kept().get("remote"))
+        assert self._tracker is not None
+        return self._tracker
+
+
+def folder_of(run: StoredRun, name: str) -> Path:
+    """Where a tracker may keep files of its own."""
+    folder = run.path / name
+    folder.mkdir(exist_ok=True)
+    return folder

@@ -1,0 +1,1 @@
+"""Images: decoding, folders of classes, splits into training, validation and test."""

@@ -1,0 +1,8 @@
+"""A model in a folder that learns one task after another and keeps what it knew."""
+
+from softmask.models.description import KnownTask, ModelConfig
+from softmask.models.folder import ModelFolderError
+from softmask.models.inspection import Inspection
+from softmask.models.model import ContinualModel, Prediction
+
+__all__ = ["ContinualModel", "Inspection", "KnownTask", "ModelConfig", "ModelFolderError", "Prediction"]

@@ -1,0 +1,292 @@
+"""What a model learns from and answers about: folders of pictures, torch datasets, tensors."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from softmask.errors import DataError, DataErrors, Problems
+from softmask.images.decoding import any_kind, decode, in_colour, known_endings, read_picture
+from softmask.images.folders import is_divided, pictures_below, require_parts_only
+from softmask.images.labelled import whole
+from softmask.images.splitting import VALIDATION_SHARE, hold_out, shuffled
+from softmask.learning.task import Batches, Normalisation
+from softmask.models.description import MOST_CLASSES, check_name
+
+Shape = tuple[int, ...]
+Source = Any
+"""A folder, `(x, y)` tensors, or a dataset of `(x, y)` pairs."""
+AT_ONCE = 256
+MOST_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Inputs with the positions of their classes. Bytes are pictures, not yet normalised."""
+
+    inputs: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+
+    def within(self, classes: Sequence[str]) -> Labelled:
+        """The same with classes numbered as another set numbers them."""
+        position = {name: index for index, name in enumerate(classes)}
+        for name in self.classes:
+            if name not in position:
+                raise DataError(f"the validation set has the class {name!r}, which the training set has not")
+        order = torch.tensor([position[name] for name in self.classes])
+        return Labelled(self.inputs, order[self.labels], tuple(classes))
+
+    def take(self, rows: Sequence[int]) -> Labelled:
+        which = torch.tensor(rows, dtype=torch.int64)
+        return Labelled(self.inputs[which], self.labels[which], self.classes)
+
+    def batches(self, normalise: Normalisation | None) -> Batches:
+        return Batches(self.inputs, self.labels, normalise=normalise_bytes(self.inputs, normalise))
+
+
+def kind_of(inputs: Tensor) -> str:
+    return "bytes" if inputs.dtype == torch.uint8 else "floats"
+
+
+def normalise_bytes(inputs: Tensor, normalise: Normalisation | None) -> Normalisation | None:
+    """Bytes are pixels and are normalised; any other numbers are taken as they are."""
+    if inputs.dtype != torch.uint8:
+        return None
+    if normalise is None:
+        raise DataError("inputs of bytes are taken as images (channels, height, width); give floats for anything else")
+    return normalise
+
+
+def read_task(
+    train: Source, val: Source | None, shape: Shape, classes: Sequence[str] | None, purpose: tuple[int, str]
+) -> tuple[Labelled, Labelled]:
+    """Training and validation set; a tenth of each class is held out where no validation set is given."""
+    if isinstance(train, (str, os.PathLike)) and is_divided(Path(train)):
+        folder = Path(train)
+        require_parts_only(folder)
+        train, val = folder / "train", folder / "val" if val is None and (folder / "val").is_dir() else val
+    known = read_labelled(train, shape, classes)
+    if not 2 <= len(known.classes) <= MOST_CLASSES:
+        raise DataError(f"a task needs at least two classes and at most {MOST_CLASSES}, found {len(known.classes)}")
+    for name in known.classes:  # now, not after training
+        _require_name(name)
+    if twice := [name for name, count in Counter(known.classes).items() if count > 1]:
+        raise DataError(f"two classes are called {twice[0]!r}")
+    if val is not None:
+        held = read_labelled(val, shape, _names_given(train, val, known, classes)).within(known.classes)
+        if (kinds := (kind_of(known.inputs), kind_of(held.inputs)))[0] != kinds[1]:
+            raise DataError(f"trained with {kinds[0]} but validated with {kinds[1]}: only bytes are normalised")
+        return known.take(shuffled(range(len(known.labels)), *purpose)), held
+    kept: list[int] = []
+    apart: list[int] = []
+    for label, name in enumerate(known.classes):
+        rows = torch.nonzero(known.labels == label).flatten().tolist()
+        if len(rows) < 2:
+            raise DataError(f"class {name!r} has {len(rows)} samples: two are needed, one of them for validation")
+        parts = hold_out(rows, max(1, round(VALIDATION_SHARE * len(rows))), "validation", *purpose, label)
+        kept, apart = kept + parts[0], apart + parts[1]
+    return known.take(shuffled(kept, *purpose)), known.take(apart)
+
+
+def _require_name(name: str) -> None:
+    try:
+        check_name(name, "a class's name")
+    except ValueError as error:
+        raise DataError(str(error)) from None
+
+
+def _names_given(train: Source, val: Source, known: Labelled, classes: Sequence[str] | None) -> Sequence[str] | None:
+    """What the labels of a validation set are positions in; None where they are told by value, as those of training."""
+    if isinstance(val, (str, os.PathLike)):
+        return None
+    if classes:
+        return classes
+    if not _is_pair(val) and _names_of(val) is not None:
+        return None  # it has names of its own, which may be fewer or in another order
+    if isinstance(train, (str, os.PathLike)):
+        return known.classes
+    return None if _is_pair(train) else _names_of(train)
+
+
+def _is_pair(source: Source) -> bool:
+    """Inputs and labels as tensors, rather than a dataset."""
+    return isinstance(source, (tuple, list)) and len(source) == 2 and all(isinstance(part, Tensor) for part in source)
+
+
+def read_labelled(source: Source, shape: Shape, classes: Sequence[str] | None = None) -> Labelled:
+    if isinstance(source, (str, os.PathLike)):
+        if classes is not None:
+            raise DataError("a folder names its classes itself: leave `classes` out")
+        return _read_folder(Path(source), shape)
+    if _is_pair(source):
+        inputs, labels = source
+    else:
+        inputs, labels = _gathered(source, shape)
+        classes = classes or _names_of(source)
+    return _numbered(_checked(inputs, shape), labels, classes)
+
+
+def _numbered(inputs: Tensor, labels: Tensor, classes: Sequence[str] | None) -> Labelled:
+    if labels.dim() != 1 or labels.is_floating_point() or len(labels) != len(inputs):
+        raise DataError(f"expected {len(inputs)} whole numbers as labels, not {tuple(labels.shape)} {labels.dtype}")
+    if not len(labels):
+        raise DataError("there are no samples")
+    found, positions = labels.to(torch.int64).cpu().unique(return_inverse=True)
+    if classes is None:
+        return Labelled(inputs, positions, tuple(str(value) for value in found.tolist()))
+    if int(found[0]) < 0 or int(found[-1]) >= len(classes):
+        raise DataError(f"labels from {int(found[0])} to {int(found[-1])} do not fit {len(classes)} names of classes")
+    used = found.tolist()  # a class without samples has nothing to teach
+    return Labelled(inputs, positions, tuple(str(classes[value]) for value in used))
+
+
+def _checked(inputs: Tensor, shape: Shape) -> Tensor:
+    if tuple(inputs.shape[1:]) != shape:
+        raise DataError(f"the model takes inputs of shape {shape}, these are {tuple(inputs.shape[1:])}")
+    inputs = inputs.detach().cpu()
+    if inputs.dtype == torch.uint8:
+        return inputs
+    inputs = inputs.to(torch.float32)
+    if not inputs.isfinite().all():
+        raise DataError("some inputs are not finite")
+    return inputs
+
+
+def _gathered(source: Iterable[Any], shape: Shape) -> tuple[Tensor, Tensor]:
+    """All samples of a dataset, each taken once: an augmentation in it is drawn once."""
+    inputs: list[Tensor] = []
+    labels: list[int] = []
+    try:
+        pairs: Iterable[Any] = source if hasattr(source, "__iter__") else (source[i] for i in range(len(source)))  # type: ignore[index,arg-type]
+        for x, y in pairs:
+            inputs.append(_pixels(np.asarray(in_colour(x)), shape) if isinstance(x, Image.Image) else _tensor(x))
+            labels.append(whole(y))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"expected a folder, (x, y) tensors or a dataset of (x, y) pairs: {error}") from None
+    if not inputs:
+        raise DataError("there are no samples")
+    try:
+        return torch.stack(inputs), torch.tensor(labels)
+    except RuntimeError as error:
+        raise DataError(f"samples differ in shape: {error}") from None
+
+
+def _tensor(x: Any) -> Tensor:
+    """An array may be a view that torch cannot share, as one with its colours turned round."""
+    return x if isinstance(x, Tensor) else torch.as_tensor(np.ascontiguousarray(x))
+
+
+def _names_of(source: Any) -> Sequence[str] | None:
+    """torchvision's datasets tell the names of their classes."""
+    names = getattr(source, "classes", None)
+    return names if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names) else None
+
+
+def _read_folder(folder: Path, shape: Shape) -> Labelled:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; expected a folder with one folder of pictures for each class")
+    classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if len(classes) < 2:
+        raise DataError(f"{folder}: {len(classes)} folders in it; expected one folder of pictures for each class")
+    if beside := sum(path.is_file() and path.suffix.lower() in known_endings() for path in folder.iterdir()):
+        warnings.warn(f"{folder}: pictures beside the folders of classes are left out: {beside}", stacklevel=2)
+    files, labels = [], []
+    for label, name in enumerate(classes):
+        found = pictures_below(folder / name)
+        if not found:
+            raise DataError(f"{folder / name}: no pictures")
+        files += found
+        labels += [label] * len(found)
+    images = _read_all(files, shape)
+    return Labelled(torch.stack(images), torch.tensor(labels), tuple(classes))
+
+
+def _read_all(files: Sequence[str], shape: Shape) -> list[Tensor]:
+    """All pictures, or all that are damaged, so that they can be mended at once."""
+    problems, images = Problems(), []
+    try:
+        for path in files:
+            with problems.collected():
+                images.append(read_image(path, shape))
+        problems.raise_any()
+    except DataErrors as error:
+        others = [told.split(": ")[0] for told in error.problems[1:MOST_NAMED]]
+        more = f"; so are {len(error.problems) - 1} more: {', '.join(others)}" if others else ""
+        raise DataError(error.problems[0] + more) from None
+    return images
+
+
+def read_image(path: str, shape: Shape) -> Tensor:
+    """A picture as the model takes it."""
+    _, height, width = _picture_shape(shape)
+    where, content = read_picture(path)
+    return _pixels(decode(content, where, any_kind(), (height, width)).transpose(1, 2, 0), shape)
+
+
+def _pixels(colour: np.ndarray[Any, Any], shape: Shape) -> Tensor:
+    """From height x width x RGB bytes to the model's shape."""
+    channels, height, width = _picture_shape(shape)
+    picture = Image.fromarray(np.ascontiguousarray(colour)).convert("L" if channels == 1 else "RGB")
+    if picture.size != (width, height):
+        picture = picture.resize((width, height), Image.Resampling.BICUBIC)
+    pixels = torch.from_numpy(np.array(picture))
+    return pixels.unsqueeze(0) if channels == 1 else pixels.permute(2, 0, 1).contiguous()
+
+
+def _picture_shape(shape: Shape) -> tuple[int, int, int]:
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise DataError(f"pictures need a model for inputs (1 or 3, height, width), this one takes {shape}")
+    return shape[0], shape[1], shape[2]
+
+
+def read_inputs(
+    source: Source, shape: Shape, damaged: Callable[[str], None] | None = None
+) -> Iterator[tuple[list[str], Tensor]]:
+    """What is to be predicted, in portions, with names: paths of pictures, or positions.
+
+    A picture that cannot be read is told to `damaged` and left out; where there is nobody to tell, it is an error.
+    """
+    if isinstance(source, np.ndarray):
+        try:
+            source = _tensor(source)
+        except TypeError as error:
+            raise DataError(f"a model predicts from numbers or pictures: {error}") from None
+    if isinstance(source, Tensor):
+        inputs = _checked(source if source.dim() > len(shape) else source.unsqueeze(0), shape)
+        for start in range(0, len(inputs), AT_ONCE):
+            part = inputs[start : start + AT_ONCE]
+            yield [str(start + index) for index in range(len(part))], part
+        return
+    files: list[str] = []
+    paths = [source] if isinstance(source, (str, os.PathLike)) else source
+    if not isinstance(paths, Sequence) or not all(isinstance(path, (str, os.PathLike)) for path in paths):
+        raise DataError("a model predicts from a tensor of inputs, a picture, a folder, or a list of such paths")
+    for path in paths:
+        found = pictures_below(Path(path)) if Path(path).is_dir() else [str(path)]
+        if not found:
+            raise DataError(f"{path}: no pictures")
+        files += found
+    for start in range(0, len(files), AT_ONCE):
+        names: list[str] = []
+        images: list[Tensor] = []
+        for path in files[start : start + AT_ONCE]:
+            try:
+                images.append(read_image(path, shape))
+                names.append(path)
+            except DataError as error:
+                if damaged is None:
+                    raise
+                damaged(str(error))
+        if names:
+            yield names, torch.stack(images)

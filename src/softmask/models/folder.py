@@ -1,0 +1,246 @@
+"""The files of a model. A generation of numbers is written aside, and the description that names it replaces the last.
+
+    config.json                      what the model is, which tasks it knows, which generation counts
+    generation-000003.safetensors    weights, importance, one head a task
+    probe-000.safetensors            kept samples of a task with the answers of that day, if it was asked for
+    history.jsonl                    what happened, a line each
+
+Whoever made a folder may be hostile or mistaken: links are refused, names of files never come from inside, and nothing
+is read into memory before names, shapes and sizes are known to be those of the network that the description tells of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from softmask.errors import SoftmaskError
+from softmask.models.description import DescriptionError, ModelConfig, parse_config
+from softmask.storage.lease import opened_if_plain
+from softmask.storage.state_file import StateFileError, read_state, write_json, write_state
+
+LARGEST_CONFIG = 64_000_000
+ROOM_FOR_HEADER = 16_000_000
+START_OF_HISTORY = 100_000
+OURS = re.compile(r"(generation-\d{6,}|probe-\d{3,})\.safetensors(\.tmp)?|config\.json\.tmp|lease\.json\.tmp")
+LEASE = ("lease.json", "lease.lock")
+DTYPES = {"F32": "torch.float32", "F64": "torch.float64", "F16": "torch.float16", "BF16": "torch.bfloat16"}
+DTYPES |= {"I64": "torch.int64", "I32": "torch.int32", "I16": "torch.int16", "I8": "torch.int8", "U8": "torch.uint8"}
+DTYPES |= {"BOOL": "torch.bool", "C64": "torch.complex64", "U16": "torch.uint16", "U32": "torch.uint32"}
+
+
+class ModelFolderError(SoftmaskError):
+    """A folder that is no model, or not a sound one."""
+
+
+class ModelFolder:
+    """Reads and replaces the files of one model. Who may write is not its business."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def history(self) -> Path:
+        return self.path / "history.jsonl"
+
+    def numbers(self, generation: int) -> Path:
+        return self.path / f"generation-{generation:06d}.safetensors"
+
+    def probe(self, task: int) -> Path:
+        return self.path / f"probe-{task:03d}.safetensors"
+
+    def exists(self) -> bool:
+        return (self.path / "config.json").exists()
+
+    def prepare(self) -> None:
+        """An empty folder for a new model; leftovers of one that was killed while it was made do not count."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self.exists():
+            raise ModelFolderError(f"{self.path} holds a model already: open it, or take another folder")
+        strangers = [name for name in os.listdir(self.path) if not OURS.fullmatch(name) and name not in LEASE]
+        if strangers:
+            raise ModelFolderError(f"{self.path} is not empty (it holds {strangers[0]!r}): take a folder of its own")
+
+    def read_config(self) -> ModelConfig:
+        if not self.path.is_dir():
+            raise ModelFolderError(f"{self.path}: no such model; `softmask learn {self.path} PICTURES` makes one")
+        file = self.path / "config.json"
+        if not self.exists():
+            raise ModelFolderError(f"{self.path} is no model: it has no config.json")
+        size = require_plain(file)
+        if size > LARGEST_CONFIG:
+            raise ModelFolderError(f"{file}: {size} bytes are too many for a description")
+        try:
+            return parse_config(file.read_text(encoding="utf-8"), str(file))
+        except (DescriptionError, UnicodeDecodeError) as error:
+            raise ModelFolderError(str(error) if isinstance(error, DescriptionError) else f"{file}: no text") from None
+
+    def read_numbers(self, generation: int, expected: Mapping[str, Any]) -> dict[str, Any]:
+        """The state of a generation, if it has exactly the names, shapes and kinds of `expected`."""
+        file = self.numbers(generation)
+        state = read_checked(file, expected)
+        meant = dict(leaves(expected))
+        for place, tensor in leaves(state):
+            if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                if not _as_finite_as(tensor, meant[place]):
+                    raise ModelFolderError(f"{file}: {place} holds numbers that are not finite")
+                if "/importance/" in place and not ((tensor >= 0) & (tensor <= 1)).all():
+                    raise ModelFolderError(f"{file}: {place} does not lie in 0..1")
+        return state
+
+    def commit(
+        self, config: ModelConfig, state: Mapping[str, Any], event: Mapping[str, Any], expected: Mapping[str, Any]
+    ) -> None:
+        """All or nothing: until config.json is replaced, the model is the old one; from then on the new one.
+
+        What could not be opened again is not committed: it is read back while the old generation is still there, and
+        compared with what it will be compared with then (`expected`).
+        """
+        numbers = self.numbers(config.generation)
+        try:
+            parse_config(json.dumps(config.to_dict()), "its new description")
+            write_state(numbers, dict(state))
+            self.read_numbers(config.generation, expected)
+        except (DescriptionError, ModelFolderError) as error:
+            numbers.unlink(missing_ok=True)
+            raise ModelFolderError(f"{self.path} is as it was, since it could not be opened again: {error}") from None
+        write_json(self.path / "config.json", config.to_dict())
+        try:
+            self.note(event)
+            self.tidy(config)
+        except (OSError, SoftmaskError) as error:  # the model itself is safe by now
+            warnings.warn(f"{self.path} is saved, but not tidied up: {error}", stacklevel=2)
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        """For people to read; the model does not depend on it."""
+        with open(opened_if_plain(self.history, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
+            file.write((json.dumps(event) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def has_noted(self, kind: str) -> bool:
+        """Whether the beginning of the history has such an event."""
+        with suppress(OSError, SoftmaskError), open(opened_if_plain(self.history, os.O_RDONLY), "rb") as file:
+            return json.dumps({"kind": kind}).encode() in file.read(START_OF_HISTORY)
+        return False
+
+    def tidy(self, config: ModelConfig) -> None:
+        """Removes earlier generations and what killed processes left. Only for whoever may write."""
+        wanted = {self.numbers(config.generation).name, *(self.probe(i).name for i in range(len(config.tasks)))}
+        for name in os.listdir(self.path):
+            if OURS.fullmatch(name) and name not in wanted:
+                try:
+                    (self.path / name).unlink(missing_ok=True)
+                except OSError as error:
+                    raise ModelFolderError(f"{self.path / name} is in the way: {error.strerror}") from None
+
+    def remove(self) -> None:
+        """Of a model that was never taught: all its files, and the folder if nothing else is in it."""
+        for name in os.listdir(self.path):
+            if OURS.fullmatch(name) or name in (*LEASE, "config.json", self.history.name):
+                (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.rmdir()
+
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(self.path) if not entry.is_dir())
+
+
+def require_plain(file: Path) -> int:
+    """The size of a file that is neither a link nor a device."""
+    try:
+        facts = os.lstat(file)
+    except FileNotFoundError:
+        raise ModelFolderError(f"{file} is missing: the model is not whole") from None
+    if not stat.S_ISREG(facts.st_mode):
+        raise ModelFolderError(f"{file}: refused, it is not a plain file")
+    return facts.st_size
+
+
+def leaves(state: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything in nested dictionaries by its path, in the way of `write_state`."""
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            yield from leaves(value, f"{place}/{key}")
+    else:
+        yield place, state
+
+
+def read_checked(file: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
+    """A state that must look like `expected`; header and size are compared before any tensor is read."""
+    wanted = dict(leaves(expected))
+    shapes = {name: (tuple(t.shape), str(t.dtype)) for name, t in wanted.items() if isinstance(t, Tensor)}
+    size, needed = require_plain(file), sum(t.nbytes for t in wanted.values() if isinstance(t, Tensor))
+    if size > needed + ROOM_FOR_HEADER:
+        raise ModelFolderError(f"{file}: {size} bytes, but the network has {needed}: refused")
+    _require_memory(file, needed)
+    _compare(file, shapes, _header(file))
+    try:
+        state = read_state(file)
+    except (StateFileError, RecursionError) as error:
+        raise ModelFolderError(str(error) if isinstance(error, StateFileError) else f"{file}: refused") from None
+    if not _nested_alike(state, expected):
+        raise ModelFolderError(f"{file}: it is not built as the model's state is")
+    found = dict(leaves(state))
+    _compare(file, shapes, {n: (tuple(t.shape), str(t.dtype)) for n, t in found.items() if isinstance(t, Tensor)})
+    for name, value in wanted.items():
+        if not isinstance(value, Tensor) and not _same(name, found.get(name, value), value):
+            raise ModelFolderError(f"{file}: {name} is {found[name]!r}, not {value!r}")
+    return dict(state)
+
+
+def _same(place: str, found: Any, wanted: Any) -> bool:
+    """A network of one's own may have extra state that changes as it learns; all else the description decides."""
+    return type(found) is type(wanted) if place.startswith("/backbone.") else bool(found == wanted)
+
+
+def _nested_alike(found: Any, wanted: Any) -> bool:
+    """Whether dictionaries stand in each other in the same way, with the same names."""
+    if not isinstance(wanted, Mapping) or not isinstance(found, Mapping):
+        return isinstance(wanted, Mapping) == isinstance(found, Mapping)
+    return found.keys() == wanted.keys() and all(_nested_alike(found[key], wanted[key]) for key in wanted)
+
+
+def _as_finite_as(tensor: Tensor, meant: Tensor) -> bool:
+    """Finite, or infinite just where a network of one's own is so from the start, as a causal mask may be."""
+    finite = tensor.isfinite()
+    if finite.all():
+        return True
+    return not meant.is_meta and bool((finite == meant.isfinite().to(finite.device)).all())
+
+
+def _header(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (not a dictionary)
+            return {n: (tuple(s.get_shape()), DTYPES.get(s.get_dtype(), "?")) for n, s in slices.items()}
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ModelFolderError(f"{file}: not readable as safetensors ({str(error)[:150]})") from None
+
+
+def _compare(file: Path, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    for name in wanted.keys() | found.keys():
+        if wanted.get(name) != found.get(name):
+            told = [f"{s[0]} {s[1]}" if s else "nothing" for s in (found.get(name), wanted.get(name))]
+            raise ModelFolderError(f"{file}: {name[:100]!r} is {told[0]}, the network needs {told[1]}")
+
+
+def _require_memory(file: Path, needed: int) -> None:
+    """A description may ask for a network of any size; a sparse file costs nothing to send."""
+    try:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return
+    if needed > there:
+        raise ModelFolderError(f"{file}: needs {needed:,} bytes of memory, this machine has {there:,}")

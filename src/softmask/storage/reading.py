@@ -1,0 +1,153 @@
+"""Opening data files: plain ones, and members of a tar.gz archive without unpacking anything to disk.
+
+Whoever made an archive may be hostile or mistaken: links, devices and paths that lead out of it are refused, and so is
+anything that unpacks to more than is expected.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+import zlib
+from collections.abc import Collection, Generator, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+from softmask.errors import DataError
+
+CHUNK = 1 << 20
+DAMAGE = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError, RecursionError, MemoryError)
+
+
+class Limited(io.RawIOBase):
+    """Passes a stream on until it has given more than it may."""
+
+    def __init__(self, source: IO[bytes], limit: int, where: str) -> None:
+        self.source, self.left, self.limit, self.where = source, limit, limit, where
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: memoryview) -> int:  # type: ignore[override]
+        try:
+            # In chunks, because tarfile holds twice whatever is asked of it at once.
+            data = self.source.read(min(len(target), CHUNK))
+        except DAMAGE as error:
+            raise damaged(self.where, error) from None
+        self.left -= len(data)
+        if self.left < 0:
+            raise DataError(f"{self.where}: unpacks to more than the {self.limit} bytes that are expected at most")
+        target[: len(data)] = data
+        return len(data)
+
+
+class _Hashed(Limited):
+    """Takes the MD5 of what passes."""
+
+    def __init__(self, source: IO[bytes], limit: int, where: str) -> None:
+        super().__init__(source, limit, where)
+        self.digest = hashlib.md5(usedforsecurity=False)
+
+    def readinto(self, target: memoryview) -> int:  # type: ignore[override]
+        count = super().readinto(target)
+        self.digest.update(target[:count])
+        return count
+
+
+class DataFile:
+    """A file open for reading. Use it before the next one is asked for: an archive is gone through only once."""
+
+    def __init__(self, name: str, where: str, source: IO[bytes], size: int) -> None:
+        self.name, self.size = name, size
+        self.where = where
+        """How messages call it."""
+        self._hashed = _Hashed(source, size, where)
+        self.stream = io.BufferedReader(self._hashed, CHUNK)
+
+    def md5(self) -> str:
+        """Of the whole file; reads what has not been read yet."""
+        while self.stream.read(CHUNK):
+            pass
+        return self._hashed.digest.hexdigest()
+
+
+def damaged(where: str, error: Exception) -> DataError:
+    return DataError(f"{where}: damaged or not readable, fetch it again ({error or type(error).__name__})")
+
+
+def files_of_folder(folder: Path, names: Collection[str], largest: int) -> Generator[DataFile, None, None]:
+    """Each of these files, all of which must be there and none larger than `largest` bytes."""
+    for name in names:
+        path = folder / name
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; {folder} should hold {', '.join(names)}")
+        try:
+            with path.open("rb") as source:
+                size = path.stat().st_size
+                _check_size(str(path), size, largest)
+                yield DataFile(name, str(path), source, size)
+        except OSError as error:
+            raise damaged(str(path), error) from None
+
+
+def members_of_archive(archive: Path, folder: str, names: Collection[str], largest: int) -> Iterator[DataFile]:
+    """Each of these files of the folder in a tar.gz archive, in the order in which they are stored there.
+
+    The whole archive is gone through, so that a second member of the same name cannot hide behind the first.
+    """
+    wanted = {f"{folder}/{name}": name for name in names}
+    found: set[str] = set()
+    try:
+        with gzip.open(archive) as unpacked, _open_tar(cast(IO[bytes], unpacked), archive, largest * len(names)) as tar:
+            for member in tar:
+                path = _checked_path(member, archive)
+                if path not in wanted:
+                    continue
+                if path in found:
+                    raise DataError(f"{archive}: holds {path} twice")
+                found.add(path)
+                yield _open_member(tar, member, f"{archive}:{path}", wanted[path], largest)
+    except DAMAGE as error:
+        raise damaged(str(archive), error) from None
+    missing = sorted(wanted.keys() - found)
+    if missing:
+        raise DataError(f"{archive}: lacks {', '.join(missing)}")
+
+
+def _open_tar(unpacked: IO[bytes], archive: Path, most: int) -> tarfile.TarFile:
+    stream = io.BufferedReader(Limited(unpacked, most, str(archive)), CHUNK)
+    return tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK)
+
+
+def _checked_path(member: tarfile.TarInfo, archive: Path) -> str:
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts:
+        raise DataError(f"{archive}: refused, its member {member.name[:100]!r} leads out of the archive")
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.issparse():
+        raise DataError(f"{archive}: refused, its member {member.name[:100]!r} is neither a plain file nor a folder")
+    return str(path)
+
+
+def _open_member(tar: tarfile.TarFile, member: tarfile.TarInfo, where: str, name: str, largest: int) -> DataFile:
+    source = tar.extractfile(member)
+    if source is None:
+        raise DataError(f"{where}: a folder where a file is expected")
+    _check_size(where, member.size, largest)
+    return DataFile(name, where, source, member.size)
+
+
+def _check_size(where: str, size: int, largest: int) -> None:
+    if size > largest:
+        raise DataError(f"{where}: {size} bytes, but at most {largest} are expected")
+
+
+# An empty list costs fifty times its text: where there are many, a small file would fill memory.
+LETTERS_A_BRACKET, SPARE_BRACKETS = 20, 10_000
+
+
+def too_many_brackets(text: bytes | str) -> bool:
+    """Whether a JSON text has more lists and objects than any honest file has for its length."""
+    kinds: tuple[Any, ...] = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
+    return sum(text.count(kind) for kind in kinds) > SPARE_BRACKETS + len(text) // LETTERS_A_BRACKET

@@ -1,5 +1,0 @@
-"""Trackers of other makers, fed from a run's events. None is imported unless asked for."""
-
-from softmask.trackers.tracking import TRACKERS, Tracker, TrackerMissing, check_trackers, tracked
-
-__all__ = ["TRACKERS", "Tracker", "TrackerMissing", "check_trackers", "tracked"]

@@ -1,0 +1,216 @@
+"""From stored runs to the table of accuracies: averaged over seeds, compared with ONE by task, beside the paper."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from softmask.experiments.analyses.accuracy import accuracy, changes, training_name, transfer
+from softmask.experiments.analyses.by_sequence import accuracy_by_sequence
+from softmask.experiments.analyses.table import Table, Value
+from softmask.experiments.paper.published import paper_value
+from softmask.experiments.runs.config import RunConfig, make_config
+from softmask.experiments.runs.store import Store, StoredRun
+from softmask.learning.training import PRESETS, Training
+
+# Share of right answers after each task; two tasks.
+LEARNED = {0: {0: 0.9}, 1: {0: 0.7, 1: 0.8}}
+NAMES = ("cats", "dogs")
+
+
+def stored(
+    store: Store, config: RunConfig, matrix: Mapping[int, Mapping[int, float]], names: tuple[str, ...] = NAMES
+) -> StoredRun:
+    """A finished run with these results."""
+    with store.open(config) as writer:
+        writer.event("started")
+        for after, row in matrix.items():
+            writer.event("task", task=after, ids=[after], name=names[after])
+            for task, share in row.items():
+                writer.event("accuracy", after=after, task=task, validation=0.0, test=share)
+        writer.event("finished")
+    return StoredRun(writer.path)
+
+
+def config(method: str = "spg", seed: int = 1, **more: Any) -> RunConfig:
+    return make_config(method, "C-10", seed=seed, **more)
+
+
+def row(table: Table, method: str) -> dict[str, Any]:
+    (found,) = [row for row in table.rows if row[1] == method]
+    return dict(zip(table.columns, found, strict=True))
+
+
+def test_means_and_sample_deviation_over_seeds(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed, last in ((1, 0.70), (2, 0.74), (3, 0.81)):
+        stored(store, config(seed=seed), {0: {0: 0.9}, 1: {0: last, 1: 0.8}})
+    told = row(accuracy(store.runs()), "SPG")
+    assert told["seeds"] == 3
+    # ACC is 75, 77 and 80.5; the squared distances from 77.5 sum to 15.5, over n - 1 = 2.
+    assert told["ACC"].mean == pytest.approx(77.5)
+    assert told["ACC"].std == pytest.approx((15.5 / 2) ** 0.5)
+    assert told["BWT"].mean == pytest.approx(-15.0)
+    assert told["FWT"] is None
+
+
+def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, config(), LEARNED)
+    told = row(accuracy(store.runs()), "SPG")["ACC"]
+    assert (told.mean, told.std) == (pytest.approx(75.0), None)
+
+
+def test_deviation_of_values() -> None:
+    assert Value.of([]) is None
+    assert Value.of([5.0]) == Value(5.0, None)
+    assert Value.of([2.0, 4.0]) == Value(3.0, 2**0.5, count=2)
+
+
+def test_forward_transfer_matches_tasks_by_name_not_by_place(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run = stored(store, config(), LEARNED)
+    # ONE learned the same two tasks the other way round: dogs 60 %, then cats 95 %.
+    stored(store, config("one"), {0: {0: 0.6}, 1: {0: 0.6, 1: 0.95}}, names=("dogs", "cats"))
+    expected = ((90 - 95) + (80 - 60)) / 2
+    assert transfer(run, store.runs())["FWT"] == pytest.approx(expected)
+    told = accuracy(store.runs())
+    assert row(told, "SPG")["FWT"].mean == pytest.approx(expected)
+    assert (row(told, "ONE")["FWT"], row(told, "ONE")["BWT"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        config("one", seed=2),
+        config("one", changes={"width": 0.5}),
+        config("one", changes={"epochs": 3}),
+        config("one", tasks=2),
+        make_config("one", "C-20"),
+    ],
+)
+def test_forward_transfer_needs_a_reference_that_differs_in_the_method_alone(
+    tmp_path: Path, reference: RunConfig
+) -> None:
+    store = Store(tmp_path)
+    run = stored(store, config(), LEARNED)
+    stored(store, reference, LEARNED)
+    assert transfer(run, store.runs())["FWT"] is None
+    assert row(accuracy(store.runs()), "SPG")["FWT"] is None
+
+
+def test_a_reference_with_other_tasks_does_not_count(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run = stored(store, config(), LEARNED)
+    stored(store, config("one"), LEARNED, names=("cats", "birds"))
+    assert transfer(run, store.runs())["FWT"] is None
+
+
+def test_unfinished_runs_are_left_out(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.open(config()) as writer:
+        writer.event("task", task=0, ids=[0], name="cats")
+        writer.event("accuracy", after=0, task=0, validation=0.5, test=0.5)
+    assert accuracy(store.runs()).rows == []
+
+
+def test_validation_accuracies_are_not_taken_for_test_accuracies(tmp_path: Path) -> None:
+    run = stored(Store(tmp_path), config(), LEARNED)
+    assert run.accuracies("test")[1] == {0: pytest.approx(70), 1: pytest.approx(80)}
+    assert run.accuracies("validation")[1] == {0: 0.0, 1: 0.0}
+
+
+def test_the_papers_numbers_stand_beside_whole_sequences_only(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, config(), LEARNED)
+    assert isinstance(row(accuracy(store.runs()), "SPG")["paper ACC"], float)
+    part = Store(tmp_path / "part")
+    stored(part, config(tasks=2), LEARNED)
+    told = row(accuracy(part.runs()), "SPG")
+    assert told["sequence"] == "C-10[:2]"
+    assert (told["paper ACC"], told["paper FWT"], told["paper BWT"]) == (None, None, None)
+
+
+def test_runs_with_other_networks_or_settings_are_told_apart(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, config(), LEARNED)
+    stored(store, config(changes={"width": 0.5}), LEARNED)
+    stored(store, config(changes={"importance_dropout": False}), LEARNED)
+    table = accuracy(store.runs())
+    assert sorted(str(row[table.columns.index("changed")]) for row in table.rows) == [
+        "None",
+        "importance_dropout=False",
+        "width=0.5",
+    ]
+
+
+def test_training_is_named_by_the_nearest_preset() -> None:
+    assert training_name(Training()) == "paper"
+    assert training_name(PRESETS["short"]) == "short"
+    assert training_name(Training(epochs=3)) == "paper epochs=3"
+    assert changes(config()) is None
+
+
+def test_what_a_search_found_is_told_in_six_digits() -> None:
+    settings = {"network.drop1": 0.01733952105855759, "network.width": 0.5}
+    assert changes(make_config("ncl", "D-5", changes=settings)) == "width=0.5 drop1=0.0173395"
+
+
+def test_transfer_of_some_seeds_alone_is_told(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed in (1, 2, 3):
+        stored(store, config(seed=seed), LEARNED)
+    stored(store, config("one"), {0: {0: 0.8}, 1: {0: 0.8, 1: 0.8}})
+    told = row(accuracy(store.runs()), "SPG")
+    assert told["ACC"].footnotes == ()
+    assert told["FWT"].footnotes == ("1 of 3 seeds: the others have no run of ONE to compare with.",)
+
+
+def test_seeds_that_failed_are_told(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, config(), LEARNED)
+    with store.open(config(seed=2)) as writer:
+        writer.event("failed", reason="diverged", message="no finite loss")
+    assert row(accuracy(store.runs()), "SPG")["ACC"].footnotes == ("1 of 2 seeds: the others failed.",)
+
+
+def test_the_papers_ablations_stand_beside_ours(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, config("spg-no-chi"), LEARNED)
+    told = row(accuracy(store.runs()), "SPG (w/o CHI)")
+    assert told["paper ACC"] == paper_value("ablation_accuracy", "SPG (w/o CHI)", "C-10")
+
+
+@pytest.fixture
+def gone(tmp_path: Path) -> Callable[..., RunConfig]:
+    """Configs on a folder of pictures that is no longer there when the runs are looked at."""
+    pictures = tmp_path / "pictures"
+    for kind in ("tame", "wild"):
+        (pictures / "cats" / kind).mkdir(parents=True)
+        for number in range(20):
+            (pictures / "cats" / kind / f"{number}.png").touch()
+    return lambda **more: make_config("spg", f"folder:{pictures}", **more)
+
+
+def test_a_folder_that_grew_is_two_groups(tmp_path: Path, gone: Callable[..., RunConfig]) -> None:
+    store = Store(tmp_path / "store")
+    for seed, matrix in ((1, LEARNED), (2, {**LEARNED, 2: {0: 0.7, 1: 0.8, 2: 0.9}})):
+        stored(store, gone(seed=seed), matrix, names=("cats", "dogs", "birds"))
+    shutil.rmtree(tmp_path / "pictures")
+    told = [dict(zip(accuracy(store.runs()).columns, found, strict=True)) for found in accuracy(store.runs()).rows]
+    assert sorted(each["changed"].split()[-1] for each in told) == ["tasks=2", "tasks=3"]
+    cells = accuracy_by_sequence(store.runs())
+    assert len(cells.rows) == 2, "neither hides the other"
+
+
+def test_networks_on_a_folder_that_is_gone_are_told_apart(tmp_path: Path, gone: Callable[..., RunConfig]) -> None:
+    store = Store(tmp_path / "store")
+    for width in (1.0, 0.5):
+        stored(store, gone(changes={"width": width}), LEARNED)
+    shutil.rmtree(tmp_path / "pictures")
+    assert len({found[3] for found in accuracy(store.runs()).rows}) == 2
+    assert len(accuracy_by_sequence(store.runs()).rows) == 2

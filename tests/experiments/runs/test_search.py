@@ -1,0 +1,295 @@
+"""A search: judged by validation alone, repeatable, resumable, and honest about what it gave up."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from softmask.errors import SoftmaskError
+from softmask.experiments.runs import run as run_module
+from softmask.experiments.runs import search as search_module
+from softmask.experiments.runs.search import Search, best_of, found_settings, objective
+from softmask.experiments.runs.search_space import SearchPlan
+from softmask.experiments.runs.store import Store
+from softmask.experiments.runs.study import StudyError, TrialRecord
+from softmask.learning.task import Batches, TaskSequence
+from softmask.methods.spg import SPG
+from tests.experiments.runs.examples import environment
+
+TINY = {"width": 0.0625, "epochs": 1}
+
+
+def plan(method: str = "spg", *, trials: int = 3, tasks: int = 2, **changed: Any) -> SearchPlan:
+    options = {"preset": "short", "changes": TINY, **changed}
+    return SearchPlan(method=method, sequence="D-5", trials=trials, tasks=tasks, **options)
+
+
+def searched(given: SearchPlan, folder: Path, **options: Any) -> Search:
+    search = Search.of(given, folder, **options)
+    search.begin()
+    search.work()
+    return search
+
+
+def told(search: Search) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(trial) for trial in search.trials()]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Search:
+    """Six trials that nobody disturbed."""
+    return searched(plan(trials=6), tmp_path_factory.mktemp("whole"))
+
+
+def test_the_objective_is_mean_validation_accuracy(whole: Search) -> None:
+    for trial in whole.trials():
+        assert trial.state == "complete"
+        run = Store(whole.folder / "runs").find(whole.plan.config(trial.found))
+        assert run is not None
+        last = [event["validation"] for event in run.events("accuracy") if event["after"] == 1]
+        assert len(last) == 2
+        assert trial.value == pytest.approx(100 * mean(last))
+        assert trial.tasks == 2
+    assert len({tuple(trial.found.values()) for trial in whole.trials()}) == 6
+
+
+def test_the_first_trial_has_the_defaults_and_the_file_says_how_they_did(whole: Search) -> None:
+    trials = whole.trials()
+    assert trials[0].found == whole.plan.defaults()
+    found = found_settings(whole, trials)
+    best = max(trials, key=lambda trial: trial.value or 0)
+    assert found.found["value"] == best.value
+    assert found.found["defaults"] == trials[0].value
+    assert {f"network.{name}": value for name, value in found.network.items()} == best.found
+    found.check("it")
+
+
+def test_the_first_trials_are_spread_and_the_file_holds_what_was_fixed(tmp_path: Path) -> None:
+    fixed = {**TINY, "damping": 0.01, "settings.lr": 0.25}
+    search = searched(plan("si", tasks=1, dropout=False, changes=fixed), tmp_path)
+    drawn = [trial.found for trial in search.trials()]
+    assert drawn == [pytest.approx(search.plan.spread(number)) for number in range(3)]
+    found = found_settings(search, search.trials())
+    strength = best_of(search.trials()).found["settings.strength"]
+    assert found.settings == {"damping": 0.01, "lr": 0.25, "strength": strength}
+
+
+class Trap(Batches):
+    """Test images that nobody may touch."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            raise AssertionError(f"a trial touched the test set: {name}")
+        return super().__getattribute__(name)
+
+
+def test_a_trial_cannot_reach_the_test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = run_module.load_sequence
+
+    def trapped(*arguments: Any) -> TaskSequence:
+        sequence = load(*arguments)
+        return dataclasses.replace(sequence, tests=tuple(Trap() for _ in sequence.tests))
+
+    monkeypatch.setattr(run_module, "load_sequence", trapped)
+    with pytest.raises(AssertionError, match="touched the test set"):
+        run_module.run(plan().config({}), Store(tmp_path / "store"))
+    search = searched(plan(trials=1), tmp_path)
+    (run,) = Store(search.folder / "runs").runs()
+    assert run.finished
+    assert all("test" not in event for event in run.events("accuracy"))
+
+
+def test_interrupted_anywhere_it_goes_on_with_the_same_trials(
+    whole: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stops after every seventh event, as a Ctrl-C would, and starts again until all is done."""
+    search = Search.of(whole.plan, tmp_path)
+    count, stops = 0, 0
+
+    def stop(_: dict[str, Any]) -> None:
+        nonlocal count
+        count += 1
+        if count % 7 == 0:
+            raise KeyboardInterrupt
+
+    def stopping(*arguments: Any, listeners: Any, **options: Any) -> Any:
+        return run_module.run(*arguments, listeners=[*listeners, stop], **options)
+
+    monkeypatch.setattr(search_module, "run", stopping)
+    search.begin()
+    while [trial.state for trial in search.trials()] != ["complete"] * 6:
+        assert stops < 50
+        try:
+            search.work()
+        except KeyboardInterrupt:
+            stops += 1
+    assert stops > 3
+    assert told(search) == told(whole)
+
+
+def test_more_trials_continue_the_same_search(whole: Search, tmp_path: Path) -> None:
+    few = searched(dataclasses.replace(whole.plan, trials=2), tmp_path)
+    assert told(few) == told(whole)[:2]
+    more = searched(dataclasses.replace(whole.plan, trials=4), tmp_path)
+    assert more.folder == few.folder
+    assert told(more) == told(whole)[:4]
+
+
+def test_a_database_holds_the_same_trials(whole: Search, tmp_path: Path) -> None:
+    given = dataclasses.replace(whole.plan, trials=3)
+    search = searched(given, tmp_path, study=f"sqlite:///{tmp_path}/study.db")
+    assert told(search) == told(whole)[:3]
+
+
+def test_a_torn_journal_is_mended(whole: Search, tmp_path: Path) -> None:
+    few = searched(dataclasses.replace(whole.plan, trials=2), tmp_path)
+    with open(few.address, "ab") as journal:
+        journal.write(b'{"op_code": 6, "worker')
+    more = searched(dataclasses.replace(whole.plan, trials=3), tmp_path)
+    assert told(more) == told(whole)[:3]
+
+
+@pytest.mark.parametrize("address", ["no-such-database://x", "sqlite:////nowhere/at/all/study.db"])
+def test_a_study_that_cannot_be_opened_is_told(tmp_path: Path, address: str) -> None:
+    with pytest.raises(StudyError, match="cannot open the study"):
+        searched(plan(), tmp_path, study=address)
+
+
+def test_a_file_that_is_no_journal_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "study.db").write_bytes(b"SQLite format 3")
+    with pytest.raises(StudyError, match="no journal"):
+        searched(plan(), tmp_path, study=str(tmp_path / "study.db"))
+    assert (tmp_path / "study.db").read_bytes() == b"SQLite format 3"
+
+
+def test_all_thresholds_are_tried_once(tmp_path: Path) -> None:
+    search = searched(plan("spg-hard", trials=20, tasks=1, dropout=False), tmp_path)
+    assert sorted(trial.found["settings.threshold"] for trial in search.trials()) == [0.2, 0.4, 0.6, 0.8]
+
+
+def test_a_diverged_trial_is_given_up_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = SPG.loss
+    monkeypatch.setattr(SPG, "loss", lambda method, step: loss(method, step) * float("nan"))
+    search = searched(plan(trials=2, tasks=1), tmp_path)
+    assert [trial.state for trial in search.trials()] == ["pruned", "pruned"]
+    assert all("diverged" in (trial.reason or "") for trial in search.trials())
+    with pytest.raises(SoftmaskError, match=r"no trial was finished; the first said: training on .* diverged"):
+        best_of(search.trials())
+
+
+def test_a_trial_that_breaks_is_failed_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss, broken = SPG.loss, []
+
+    def once(method: SPG, step: Any) -> Any:
+        if not broken:
+            broken.append(True)
+            raise RuntimeError("out of luck")
+        return loss(method, step)
+
+    monkeypatch.setattr(SPG, "loss", once)
+    first, second = searched(plan(trials=2, tasks=1), tmp_path).trials()
+    assert (first.state, first.reason) == ("failed", "RuntimeError: out of luck")
+    assert second.state == "complete"
+
+
+def test_a_hopeless_trial_is_given_up_after_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation accuracies by hand: after two tasks, a trial more than a point below the median ends."""
+    given = plan(trials=8, tasks=3)
+    values = {number: 0.5 + number / 100 for number in range(6)} | {6: 0.51, 7: 0.52}
+    study_number = iter(values)
+
+    def played(config: Any, store: Store, *, listeners: Any, **_: Any) -> Any:
+        number = next(study_number)
+        with store.open(config, listeners=listeners) as writer:
+            for task in range(3):
+                writer.event("task", task=task, ids=[task], name=f"task {task}")
+                for earlier in range(task + 1):
+                    writer.event("accuracy", after=task, task=earlier, validation=values[number])
+            writer.event("finished")
+        found = store.find(config)
+        assert found is not None
+        return found
+
+    monkeypatch.setattr(search_module, "run", played)
+    trials = searched(given, tmp_path).trials()
+    # 5 is above all before it; 6 is a point and a half below the median 0.525 of six; 7 is only half a point below.
+    assert [trial.state for trial in trials] == [*["complete"] * 6, "pruned", "complete"]
+    assert trials[6].tasks == 2
+    assert trials[6].reason == "hopeless after task 2: 51.00 is far below 52.50, the median of 6 trials before it"
+
+
+def test_the_best_is_the_earliest_of_equals_and_never_an_unfinished_one() -> None:
+    trials = [
+        TrialRecord(1, "complete", {}, 70.0, 5),
+        TrialRecord(2, "pruned", {}, 90.0, 2),
+        TrialRecord(3, "complete", {}, 80.0, 5),
+        TrialRecord(4, "complete", {}, 80.0, 5),
+    ]
+    assert best_of(trials).number == 3
+
+
+def test_weights_of_trials_are_not_kept(whole: Search) -> None:
+    assert not list(whole.folder.rglob("*.safetensors"))
+    run = next(Store(whole.folder / "runs").runs())
+    assert objective(run) > 0
+
+
+def start(store: Path, trials: int) -> subprocess.Popen[bytes]:
+    options = ["--method", "spg", "--sequence", "D-5", "--preset", "short", "--tasks", "2", "--trials", str(trials)]
+    options += [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
+    command = [sys.executable, "-m", "softmask", "search", *options, "--store", str(store)]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def wait_for(folder: Path, runs: int, process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None and len(list((folder / "runs").glob("*/events.jsonl"))) < runs:
+        time.sleep(0.01)
+
+
+def test_killed_it_goes_on_with_the_same_trials(whole: Search, tmp_path: Path) -> None:
+    search = Search.of(whole.plan, tmp_path)
+    process = start(tmp_path, 6)
+    wait_for(search.folder, 3, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = [trial for trial in told(search) if trial["state"] != "running"]
+    assert before == told(whole)[: len(before)]
+    assert 2 <= len(before) < 6
+    search.begin()
+    search.work()
+    assert told(search) == told(whole)
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_trials(tmp_path: Path) -> None:
+    given = plan(trials=8)
+    processes = [start(tmp_path, 8) for _ in range(2)]
+    assert [process.wait(timeout=240) for process in processes] == [0, 0]
+    search = Search.of(given, tmp_path)
+    assert [trial.number for trial in search.trials()] == list(range(1, 9))
+    assert all(trial.state in ("complete", "pruned") for trial in search.trials())
+    runs = list(Store(search.folder / "runs").runs())
+    assert len(runs) == 8
+    assert all(len(run.events("started")) == 1 for run in runs)
+
+
+@pytest.mark.slow
+def test_twenty_trials_of_spg_improve_on_the_defaults_or_say_so(tmp_path: Path) -> None:
+    given = plan(trials=20, tasks=5, changes={"width": 0.0625, "epochs": 2})
+    search = searched(given, tmp_path)
+    found = found_settings(search, search.trials()).found
+    assert found["trials"] == 20
+    assert found["value"] >= found["defaults"]
+    assert (found["value"] > found["defaults"]) == (found["trial"] != 1)

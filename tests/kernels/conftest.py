@@ -1,0 +1,3 @@
+from tests.core.conftest import _seeded
+
+__all__ = ["_seeded"]

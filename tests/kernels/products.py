@@ -1,0 +1,20 @@
+"""Both routines for products, whichever this processor prefers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from softmask.kernels import convolution, products, stages
+
+
+def both_routines(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """A fixture's function: as if the processor preferred oneDNN, or did not."""
+    wanted: bool = request.param
+    if wanted and not products.has_onednn():
+        pytest.skip("this build of torch has no oneDNN")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (products, convolution, stages):
+            patch.setattr(module, "prefers_onednn", lambda: wanted)
+        yield wanted

@@ -1,0 +1,119 @@
+"""What labels mean: positions in the names that were given, in a validation set as in the training set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from softmask.errors import DataError
+from softmask.models import ContinualModel
+from softmask.models.data import read_task
+from tests.models.examples import QUICK, blobs
+
+
+def labelled(*labels: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(len(labels), 6), torch.tensor(labels)
+
+
+class Named(Dataset[tuple[Tensor, int]]):
+    classes = ("a", "b", "c", "d")
+
+    def __init__(self, *labels: int) -> None:
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if index >= len(self):
+            raise IndexError
+        return torch.zeros(6), self.labels[index]
+
+
+def names(part: object) -> list[str]:
+    return [part.classes[label] for label in part.labels]  # type: ignore[attr-defined]
+
+
+def read(train: object, val: object, classes: list[str] | None = None) -> list[str]:
+    return names(read_task(train, val, (6,), classes, (1, "t"))[1])
+
+
+def test_a_class_without_training_samples_does_not_shift_the_others() -> None:
+    assert read(labelled(0, 2, 3), labelled(0, 2), ["a", "b", "c", "d"]) == ["a", "c"]
+    assert read(labelled(0, 2, 3), labelled(0, 2, 3), ["a", "b", "c", "d"]) == ["a", "c", "d"]
+    with pytest.raises(DataError, match="class 'b', which the training set has not"):
+        read(labelled(0, 2, 3), labelled(1), ["a", "b", "c", "d"])
+
+
+@pytest.mark.parametrize("given", [["1", "0"], ["20", "30"], ["-1", "7"]])
+def test_names_that_are_numbers_are_names(given: list[str]) -> None:
+    assert read(labelled(0, 1), labelled(1, 0, 1), given) == [given[1], given[0], given[1]]
+
+
+def test_without_names_a_label_is_its_own_name() -> None:
+    assert read(labelled(20, 30, 30), labelled(30, 20)) == ["30", "20"]
+
+
+def test_the_names_of_a_dataset_count_for_a_validation_set_without_any() -> None:
+    assert read(Named(0, 2, 3), Named(2, 0)) == ["c", "a"]
+    assert read(Named(0, 2, 3), labelled(2, 0)) == ["c", "a"]
+
+
+def test_a_validation_set_with_names_of_its_own_keeps_them(tmp_path: Path) -> None:
+    fewer = Named(0, 1, 0)
+    fewer.classes = ("a", "c")
+    assert read(Named(0, 1, 2), fewer) == ["a", "c", "a"]
+    assert read(labelled(0, 1, 2), labelled(1, 0), ["x", "y", "z"]) == ["y", "x"]
+    with pytest.raises(DataError, match="class 'c', which the training set has not"):
+        read(Named(0, 1), fewer)
+
+
+def test_a_label_that_is_no_whole_number_is_refused() -> None:
+    with pytest.raises(DataError, match=r"whole number, not 1\.9"):
+        read([(torch.zeros(6), 0), (torch.zeros(6), 1.9)], None)
+
+
+def test_pictures_for_a_model_of_other_inputs_are_refused_in_words() -> None:
+    with pytest.raises(DataError, match="pictures need a model for inputs"):
+        read([(Image.new("RGB", (8, 8)), label) for label in (0, 1, 0, 1)], None)
+
+
+def test_a_path_that_is_given_twice_is_answered_twice(tmp_path: Path) -> None:
+    model = ContinualModel.create(tmp_path / "m", network="mlp", input_shape=(3, 8, 8), width=0.1)
+    model.learn("t", (torch.randint(0, 255, (20, 3, 8, 8), dtype=torch.uint8), torch.arange(20) % 2), training=QUICK)
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    paths = [tmp_path / name for name in ("a.png", "a.png", "b.png")]
+    assert [found.item for found in model.predict(paths, task="t")] == [str(path) for path in paths]
+
+
+def test_an_array_whose_rows_go_backwards(tmp_path: Path) -> None:
+    model = ContinualModel.create(tmp_path / "m", network="mlp", input_shape=(6,), width=0.1)
+    model.learn("t", blobs(0), training=QUICK)
+    plain = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    turned = np.ascontiguousarray(plain[::-1])[::-1]
+    assert model.predict(turned, task="t") == model.predict(plain, task="t")
+    with pytest.raises(DataError, match="predicts from numbers or pictures"):
+        model.predict(np.array(["a", "b"]), task="t")
+
+
+@pytest.mark.parametrize("stranger", ["valid", "bus"])
+def test_a_folder_beside_train_is_not_passed_over(tmp_path: Path, stranger: str) -> None:
+    for place in ("train/a", "train/b", stranger):
+        (tmp_path / place).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / place / "1.png")
+    with pytest.raises(DataError, match=f"beside 'train' there may be 'val' and 'test', but not '{stranger}'"):
+        read_task(tmp_path, None, (3, 8, 8), None, (1, "t"))
+
+
+def test_a_model_is_judged_by_the_right_labels(tmp_path: Path) -> None:
+    """With the names of two classes exchanged, a validation set that is read by value would be all wrong."""
+    model = ContinualModel.create(tmp_path / "m", network="mlp", input_shape=(6,), width=1 / 16)
+    x, y = blobs(0)
+    assert model.learn("t", (x, y), (x, y), classes=["1", "0"], training=QUICK).accuracy > 0.9
