@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from softmask.experiments.paper import NAMES
+from softmask.experiments.paper.recipes import NAMES
 from softmask.experiments.runs.store import Store
 from tests.cli.command import Ended, softmask
 

@@ -18,8 +18,8 @@ from softmask.cli.printing import out, print_json, problem, tell
 from softmask.errors import SoftmaskError
 from softmask.experiments.analyses.table import Table
 from softmask.experiments.executors import Executor
-from softmask.experiments.paper import NAMES, Recipe, recipe
 from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.paper.recipes import NAMES, Recipe, recipe
 from softmask.experiments.paper.tables import network_sizes, statistics, tables_of
 from softmask.experiments.report.formats import WRITERS
 from softmask.experiments.runs.grid import Cell, Grid

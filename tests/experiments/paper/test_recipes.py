@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from softmask.errors import UnknownName
-from softmask.experiments.paper import NAMES, recipe, recipes
 from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.paper.recipes import NAMES, recipe, recipes
 from softmask.experiments.paper.verdicts import published_value
 from softmask.learning.catalogue import METHODS
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from softmask.experiments.analyses.table import Table, Value
-from softmask.experiments.paper import recipe
+from softmask.experiments.paper.recipes import recipe
 from softmask.experiments.paper.tables import network_sizes, statistics, tables_of, trends
 from tests.experiments.paper.examples import finished_run
 

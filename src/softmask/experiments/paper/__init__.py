@@ -1,5 +1,1 @@
-"""The paper's tables and figures: which runs are behind each, and whether ours agree."""
-
-from softmask.experiments.paper.recipes import NAMES, Recipe, recipe, recipes
-
-__all__ = ["NAMES", "Recipe", "recipe", "recipes"]
+"""The paper (Konishi et al., ICML 2023): published numbers, claims, the runs behind each table, and verdicts."""
