@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["ContinualModel", "SoftMask", "fisher_importance", "freeze_running_statistics", "gradient_importance"]
 
