@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from softmask.learning.method import Method, search
-from tests.learning.parts.toys import random_problem
+from tests.learning.parts.toys import random_scenario
 from tests.methods.comparing import built
 
 
 def test_a_snapshot_brings_back_what_was_frozen_meanwhile() -> None:
-    method = Method(random_problem(2))
+    method = Method(random_scenario(2))
     snapshot = method.snapshot()
     with torch.no_grad():
         for parameter in method.parameters():
@@ -24,7 +24,7 @@ def test_a_snapshot_brings_back_what_was_frozen_meanwhile() -> None:
 
 
 def test_what_is_frozen_is_part_of_a_snapshot_unless_it_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = Method(random_problem(2))
+    method = Method(random_scenario(2))
     method.backbone[0].weight.requires_grad_(False)
     assert set(method.snapshot()) == set(method.state_dict())
     monkeypatch.setattr(Method, "settled", ("backbone",))
@@ -65,7 +65,7 @@ def test_what_is_never_trained_is_not_counted_as_learned() -> None:
     class Teacher(Method):
         def build(self) -> None:
             super().build()
-            self.teacher = self.problem.backbone().requires_grad_(False)
+            self.teacher = self.scenario.backbone().requires_grad_(False)
 
-    problem = built("ncl")[0].problem
-    assert Teacher.learnable(problem) == Method.learnable(problem)
+    scenario = built("ncl")[0].scenario
+    assert Teacher.learnable(scenario) == Method.learnable(scenario)

@@ -17,7 +17,16 @@ from softmask.learning.task import Batches, Task
 from softmask.learning.training import Training
 from softmask.methods.cat import CAT
 from softmask.methods.hat import HAT
-from tests.methods.isolation import TRAINING, learn, learn_all, logits, made, random_task, separable_task, small_problem
+from tests.methods.isolation import (
+    TRAINING,
+    learn,
+    learn_all,
+    logits,
+    made,
+    random_task,
+    separable_task,
+    small_scenario,
+)
 
 tasks = [random_task(index) for index in range(3)]
 
@@ -170,7 +179,7 @@ def knowing() -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in method.state_dict().items()}
 
 
-wide_enough = small_problem(tasks=2, width=1 / 4)
+wide_enough = small_scenario(tasks=2, width=1 / 4)
 first = separable_task(0, classes=3, train=192, val=96, size=16)
 again = Task((1,), "again", 3, first.train, first.val)
 
@@ -242,7 +251,7 @@ def test_reference_starts_from_the_same_weights_every_time(monkeypatch: pytest.M
 
 
 def test_cost_says_that_it_grows_with_the_square() -> None:
-    costs = [CAT.cost(small_problem(tasks=count)) for count in (5, 10, 20)]
+    costs = [CAT.cost(small_scenario(tasks=count)) for count in (5, 10, 20)]
     assert "square" in costs[0].note
     ratios = [after.step * 2 / before.step for before, after in pairwise(costs)]  # for all tasks
     assert all(ratio > 2.4 for ratio in ratios)

@@ -5,8 +5,8 @@ Remembers between tasks: nothing but the network.
 Cost: that of plain training.
 """
 
-from softmask.learning.catalogue import register
 from softmask.learning.method import Method
+from softmask.learning.method_registry import register
 from softmask.learning.task import Task
 
 

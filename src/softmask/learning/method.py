@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from softmask.kernels.masked_sgd import MaskedSGD
 from softmask.learning.device import random_apart
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
 from softmask.learning.task import Task
 from softmask.learning.training import Training, scaled
@@ -134,17 +134,17 @@ class Method(nn.Module):
     """Parts of which nothing but trainable parameters changes while a task is learned: snapshots, made in every epoch,
     leave the rest of them out. Only saves memory and time."""
 
-    def __init__(self, problem: Problem, settings: Any = None) -> None:
+    def __init__(self, scenario: Scenario, settings: Any = None) -> None:
         super().__init__()
-        self.problem = problem
+        self.scenario = scenario
         self.settings = self.Settings() if settings is None else settings
         self.build()
 
     # The model
 
     def build(self) -> None:
-        self.backbone = self.problem.backbone()
-        self.heads = self.problem.heads(self.backbone.widths[-1])
+        self.backbone = self.scenario.backbone()
+        self.heads = self.scenario.heads(self.backbone.widths[-1])
 
     def features(self, x: Tensor, task: int) -> Tensor:
         return self.backbone(x)
@@ -157,7 +157,7 @@ class Method(nn.Module):
     def stages(self, tasks: Sequence[Task], training: Training) -> Sequence[Task]:
         """What is learned one after another, in batches as the training says."""
         return [
-            task.batched(training.batch, shuffle=training.shuffle, seed=derive(self.problem.seeds.batches, task.name))
+            task.batched(training.batch, shuffle=training.shuffle, seed=derive(self.scenario.seeds.batches, task.name))
             for task in tasks
         ]
 
@@ -250,16 +250,16 @@ class Method(nn.Module):
         does not.
         """
         with random_apart():
-            torch.manual_seed(derive(self.problem.seeds.batches, task.name, type(self).__name__))
+            torch.manual_seed(derive(self.scenario.seeds.batches, task.name, type(self).__name__))
             yield
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
+    def cost(cls, scenario: Scenario) -> Cost:
         """What `--dry-run` tells."""
         return Cost()
 
     @classmethod
-    def learnable(cls, problem: Problem) -> int:
+    def learnable(cls, scenario: Scenario) -> int:
         """How many numbers are learned over the whole sequence, as the paper's table of network sizes counts them."""
         with torch.device("meta"):  # shapes without memory
-            return sum(parameter.numel() for parameter in cls(problem).parameters() if parameter.requires_grad)
+            return sum(parameter.numel() for parameter in cls(scenario).parameters() if parameter.requires_grad)

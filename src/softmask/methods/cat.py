@@ -26,16 +26,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from softmask.learning.catalogue import register
 from softmask.learning.device import random_states, set_random_states
 from softmask.learning.evaluation import accuracy, evaluating
 from softmask.learning.fit import Fitter
 from softmask.learning.method import Cost, Facts, Step, require_above_zero, search
+from softmask.learning.method_registry import register
 from softmask.learning.parts.attention import KnowledgeAttention
 from softmask.learning.parts.own_rate import sgd_with_own_rate
 from softmask.learning.parts.similarity import Rate, readout_accuracy, reference_accuracy
 from softmask.learning.parts.unit_gates import gated
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.task import Task
 from softmask.methods.hat import HAT
 
@@ -65,8 +65,8 @@ class CAT(HAT):
 
     def build(self) -> None:
         super().build()
-        width, tasks = self.backbone.widths[-1], self.problem.num_tasks
-        self.attending_heads = self.problem.heads(width)
+        width, tasks = self.backbone.widths[-1], self.scenario.num_tasks
+        self.attending_heads = self.scenario.heads(width)
         self.queries = nn.ParameterList(torch.randn(width) for _ in range(tasks))
         self.attention = KnowledgeAttention(width, self.settings.attention_heads)
         self.register_buffer("similar", torch.zeros(tasks, tasks, dtype=torch.bool))
@@ -108,10 +108,10 @@ class CAT(HAT):
     def try_earlier_tasks(self, task: Task, fit: Fitter) -> Facts:
         """Validation accuracies of a new network and of every earlier task's read-out."""
         rate, plain = Rate(self.settings.lr), super().forward
-        reference = reference_accuracy(self.problem, task, fit, rate)
+        reference = reference_accuracy(self.scenario, task, fit, rate)
         with evaluating(self):
             readouts = [
-                readout_accuracy(self.problem, task, fit.training, source, partial(plain, task=source), rate)
+                readout_accuracy(self.scenario, task, fit.training, source, partial(plain, task=source), rate)
                 for source in range(task.id)
             ]
         return {"reference": reference, "readouts": readouts}
@@ -147,31 +147,31 @@ class CAT(HAT):
         return facts | self.tried | {"similar": similar, "attends": bool(self.attends[task.id])}
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        earlier = (problem.num_tasks - 1) / 2  # on average
+    def cost(cls, scenario: Scenario) -> Cost:
+        earlier = (scenario.num_tasks - 1) / 2  # on average
         return Cost(
             # A new network, the task itself, the attention block, and a pass for each similar task: half of them, say.
             step=1 + 1.1 + 1.5 + earlier / 2,
-            task_end_passes=problem.num_tasks * earlier / 3,
+            task_end_passes=scenario.num_tasks * earlier / 3,
             kept_copies=5,
             note="every earlier task is tried on each new one: the cost grows with the square of the number of tasks",
         )
 
     @classmethod
-    def learnable(cls, problem: Problem) -> int:
+    def learnable(cls, scenario: Scenario) -> int:
         """All modules of the authors' code, of which some are never used; for those that are see `used_parameters`."""
         with torch.device("meta"):
-            heads = problem.heads(problem.backbone().widths[-1])
-            fusion_heads = problem.heads(2 * problem.backbone().widths[-1])
-            units = sum(problem.backbone().widths) * problem.num_tasks
+            heads = scenario.heads(scenario.backbone().widths[-1])
+            fusion_heads = scenario.heads(2 * scenario.backbone().widths[-1])
+            units = sum(scenario.backbone().widths) * scenario.num_tasks
         unused = sum(p.numel() for part in (heads, fusion_heads) for p in part.parameters()) + units
-        return cls.used_parameters(problem) + unused
+        return cls.used_parameters(scenario) + unused
 
     @classmethod
-    def used_parameters(cls, problem: Problem) -> int:
+    def used_parameters(cls, scenario: Scenario) -> int:
         """The method, a network to compare with and its heads, and a read-out from every task to every task."""
         with torch.device("meta"):
-            method = cls(problem)
+            method = cls(scenario)
         again = [method.backbone, method.heads]
-        readouts = sum(n * (source + 1) for source in problem.classes for n in problem.classes)
+        readouts = sum(n * (source + 1) for source in scenario.classes for n in scenario.classes)
         return sum(p.numel() for part in (method, *again) for p in part.parameters()) + readouts

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from softmask.core import fisher_importance
 from softmask.learning.batch_size import without_a_rest_of_one
-from softmask.learning.catalogue import register
 from softmask.learning.method import Cost, Facts, Method, require_above_zero, require_not_negative, search
+from softmask.learning.method_registry import register
 from softmask.learning.parts.anchored import Anchored
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.task import Task
 
 
@@ -72,9 +72,9 @@ class EWC(Anchored):
         return (new + past_tasks * old) / (past_tasks + 1)
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
+    def cost(cls, scenario: Scenario) -> Cost:
         # Batches of 20 cost about twice as much an image as batches of 64.
-        return Cost(step=1.15, task_end_passes=2 * problem.num_tasks, kept_copies=2)
+        return Cost(step=1.15, task_end_passes=2 * scenario.num_tasks, kept_copies=2)
 
 
 def task_fisher(method: Method, task: Task, batch: int, *, dropout: bool) -> dict[str, Tensor]:

@@ -23,13 +23,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from softmask.learning.catalogue import register
 from softmask.learning.fit import Fit, Fitter
 from softmask.learning.method import Cost, Facts, Method, require_above_zero, search
+from softmask.learning.method_registry import register
 from softmask.learning.networks import Backbone
 from softmask.learning.parts.columns import spent_shares
 from softmask.learning.parts.paths import module_width, mutated, random_path
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
 from softmask.learning.task import Task
 from softmask.learning.training import Training
@@ -68,10 +68,10 @@ class PathNet(Method):
 
     def build(self) -> None:
         modules = self.settings.modules
-        scale = self.settings.width or module_width(self.problem, modules)
-        self.columns = nn.ModuleList(self.problem.backbone(scale) for _ in range(modules))
-        self.heads = self.problem.heads(self.column(0).widths[-1])
-        shape = (self.problem.num_tasks, len(self.column(0)), self.settings.active)
+        scale = self.settings.width or module_width(self.scenario, modules)
+        self.columns = nn.ModuleList(self.scenario.backbone(scale) for _ in range(modules))
+        self.heads = self.scenario.heads(self.column(0).widths[-1])
+        shape = (self.scenario.num_tasks, len(self.column(0)), self.settings.active)
         self.register_buffer("paths", torch.full(shape, -1))
 
     def column(self, module: int) -> Backbone:
@@ -148,7 +148,7 @@ class PathNet(Method):
         fits[loser] = self.enter(task, fit, loser).follow(fits[winner])
 
     def draws(self, task: Task, generation: int) -> torch.Generator:
-        seed = derive(self.problem.seeds.batches, task.name, type(self).__name__, generation)
+        seed = derive(self.scenario.seeds.batches, task.name, type(self).__name__, generation)
         return torch.Generator().manual_seed(seed)
 
     def end_task(self, task: Task) -> Facts:
@@ -162,8 +162,8 @@ class PathNet(Method):
         return {"blocked": spent_shares(parts), "path": self.paths[task.id].tolist()}
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
+    def cost(cls, scenario: Scenario) -> Cost:
         taken = cls.Settings.active / cls.Settings.modules
         # What earlier paths took is only looked through, a third of a step.
-        free = sum((1 - taken) ** task for task in range(problem.num_tasks)) / problem.num_tasks
+        free = sum((1 - taken) ** task for task in range(scenario.num_tasks)) / scenario.num_tasks
         return Cost(step=0.4 * (1 + 2 * free) / 3, fits=CANDIDATES, note="two paths a task: up to twice the epochs")

@@ -21,11 +21,11 @@ from typing import Literal, cast
 
 from torch import Tensor, nn
 
-from softmask.learning.catalogue import register
 from softmask.learning.method import Cost, Facts, Method, require_above_zero, search
+from softmask.learning.method_registry import register
 from softmask.learning.networks import Backbone
 from softmask.learning.parts.columns import Adapter, progressive_parameters, spent_shares, widest
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.task import Task
 
 EXPANSIONS = tuple(step / 20 for step in range(1, 101))
@@ -55,11 +55,11 @@ class PGN(Method):
             require_above_zero(self, "expansion", "adapter_scale", "lr")
 
     def build(self) -> None:
-        tasks = self.problem.num_tasks
+        tasks = self.scenario.num_tasks
         given, offered = self.settings.expansion, [expansion / tasks for expansion in EXPANSIONS]
-        scale = given / tasks if given else widest(self.problem, offered, progressive_parameters)
-        self.columns = nn.ModuleList(self.problem.backbone(scale) for _ in range(tasks))
-        self.heads = self.problem.heads(self.column(0).widths[-1])
+        scale = given / tasks if given else widest(self.scenario, offered, progressive_parameters)
+        self.columns = nn.ModuleList(self.scenario.backbone(scale) for _ in range(tasks))
+        self.heads = self.scenario.heads(self.column(0).widths[-1])
         self.adapters = nn.ModuleList(self.make_adapters(column) for column in range(tasks))
 
     def column(self, index: int) -> Backbone:
@@ -116,6 +116,6 @@ class PGN(Method):
         return {"blocked": spent_shares(parts)}
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        step = 0.1 + 0.035 * problem.num_tasks  # as measured; the mean over the tasks
+    def cost(cls, scenario: Scenario) -> Cost:
+        step = 0.1 + 0.035 * scenario.num_tasks  # as measured; the mean over the tasks
         return Cost(step=step, note="task t computes t columns; adapters grow with the square of the number of tasks")

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 import torch
 
-from softmask.learning.catalogue import register
 from softmask.learning.method import Cost, Facts, Step, require_above_zero, require_not_negative, search
+from softmask.learning.method_registry import register
 from softmask.learning.parts.anchored import Anchored
 from softmask.learning.parts.blocks import blocks
 from softmask.learning.parts.per_parameter import PerParameter
 from softmask.learning.parts.pull import gradients_of
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.task import Task
 
 
@@ -79,5 +79,5 @@ class SI(Anchored):
         return self.stability.facts()
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
+    def cost(cls, scenario: Scenario) -> Cost:
         return Cost(step=1.15, kept_copies=3)

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from softmask.core import SoftMask
-from softmask.learning.catalogue import register
 from softmask.learning.method import Cost, Facts, Method
+from softmask.learning.method_registry import register
 from softmask.learning.parts.capacity import blocked_shares, cross_head_facts
 from softmask.learning.parts.importance import Importances, task_importance
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.task import Task
 
 
@@ -79,8 +79,8 @@ class SPG(Method):
         self.mask.load_state_dict(state)
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        tasks = problem.num_tasks
+    def cost(cls, scenario: Scenario) -> Cost:
+        tasks = scenario.num_tasks
         # Old heads share a forward pass, a third of an epoch; each adds 0.3 (its last layer is in closed form).
         passes = tasks + (tasks - 1) / 3 + 0.3 * tasks * (tasks - 1) / 2
         return Cost(step=1.01, task_end_passes=passes, kept_copies=1, note="task ends grow with the number of heads")

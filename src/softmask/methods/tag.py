@@ -22,11 +22,11 @@ from dataclasses import dataclass
 import torch
 from torch.optim import Optimizer
 
-from softmask.learning.catalogue import register
 from softmask.learning.method import Cost, Method, require_above_zero, require_not_negative, search
+from softmask.learning.method_registry import register
 from softmask.learning.parts.per_parameter import PerParameter
 from softmask.learning.parts.tag_rmsprop import Moments, TagRMSprop, length
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.task import Task
 
 
@@ -51,7 +51,7 @@ class TAG(Method):
     def build(self) -> None:
         super().build()
         self.first, self.second = PerParameter(self), PerParameter(self)
-        past_tasks = self.problem.num_tasks - 1
+        past_tasks = self.scenario.num_tasks - 1
         self.past_directions = PerParameter(self.backbone, stacked=past_tasks)
         self.past_seconds = PerParameter(self.backbone, stacked=past_tasks)
         self.past_tasks = 0
@@ -78,7 +78,7 @@ class TAG(Method):
 
     @torch.no_grad()
     def end_task(self, task: Task) -> None:
-        if task.id == self.problem.num_tasks - 1:
+        if task.id == self.scenario.num_tasks - 1:
             return  # nobody will ask for what comes after the last task
         firsts, seconds = self.first.by_name(), self.second.by_name()
         directions, past_seconds = self.past_directions.by_name(), self.past_seconds.by_name()
@@ -88,7 +88,7 @@ class TAG(Method):
             past_seconds[name][task.id] = seconds[f"backbone.{name}"]
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        past = problem.num_tasks - 1
+    def cost(cls, scenario: Scenario) -> Cost:
+        past = scenario.num_tasks - 1
         note = f"memory grows with the tasks: two copies of the backbone for each past one, {2 * past} in the end"
         return Cost(step=1.2 + 0.01 * past, kept_copies=2 * past + 2, note=note)

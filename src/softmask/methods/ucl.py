@@ -26,15 +26,15 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from softmask.kernels.masked_sgd import MaskedSGD
-from softmask.learning.catalogue import register
 from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, require_not_negative, search
+from softmask.learning.method_registry import register
 from softmask.learning.parts.blocks import Tensors
 from softmask.learning.parts.draws import Draws
 from softmask.learning.parts.gaussian_layers import change_of_deviation, springs, start_gaussian, weighted_layers
 from softmask.learning.parts.per_parameter import PerParameter
 from softmask.learning.parts.pull import absolute_penalty, add_absolute_pull, add_quadratic_pull, quadratic_penalty
 from softmask.learning.parts.stability import Stability
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.task import Task
 
 
@@ -73,7 +73,7 @@ class UCL(Method):
         layers = weighted_layers(self.backbone).values()
         self.rhos = nn.ParameterList(start_gaussian(layer, self.settings.noise_share) for layer in layers)
         self.old_means, self.old_rhos = PerParameter(self.backbone), PerParameter(self.rhos)
-        self.draws = Draws(self.problem.seeds.batches, type(self).__name__)
+        self.draws = Draws(self.scenario.seeds.batches, type(self).__name__)
         self.stability = Stability()
         self.remember()
 
@@ -140,5 +140,5 @@ class UCL(Method):
         return self.stability.facts()
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
+    def cost(cls, scenario: Scenario) -> Cost:
         return Cost(step=1.75, kept_copies=4)

@@ -5,30 +5,32 @@ import torch
 
 from softmask.learning.method import Method
 from softmask.learning.parts.columns import modular_parameters, progressive_parameters, widest
-from softmask.learning.problem import Network, Problem
+from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.methods.pathnet import PathNet
 from softmask.methods.pgn import PGN
 
-SMALL = Problem((3, 32, 32), (3, 5, 2, 2), Network(width=1 / 4))
-GREY = Problem((1, 28, 28), (2,) * 6, Network(width=1 / 8))
+SMALL = Scenario((3, 32, 32), (3, 5, 2, 2), NetworkConfig(width=1 / 4))
+GREY = Scenario((1, 28, 28), (2,) * 6, NetworkConfig(width=1 / 8))
 
 
-@pytest.mark.parametrize("problem", [SMALL, GREY])
+@pytest.mark.parametrize("scenario", [SMALL, GREY])
 @pytest.mark.parametrize("expansion", [0.5, 1.0, 1.35])
-def test_progressive_formula_counts_what_is_built(problem: Problem, expansion: float) -> None:
+def test_progressive_formula_counts_what_is_built(scenario: Scenario, expansion: float) -> None:
     with torch.device("meta"):
-        built = PGN(problem, PGN.Settings(expansion=expansion))
-    assert progressive_parameters(problem, expansion / problem.num_tasks) == sum(p.numel() for p in built.parameters())
+        built = PGN(scenario, PGN.Settings(expansion=expansion))
+    assert progressive_parameters(scenario, expansion / scenario.num_tasks) == sum(
+        p.numel() for p in built.parameters()
+    )
 
 
-@pytest.mark.parametrize("problem", [SMALL, GREY])
-def test_modular_formula_counts_what_is_built(problem: Problem) -> None:
+@pytest.mark.parametrize("scenario", [SMALL, GREY])
+def test_modular_formula_counts_what_is_built(scenario: Scenario) -> None:
     with torch.device("meta"):
-        built = PathNet(problem, PathNet.Settings(width=0.3, modules=10))
-    assert modular_parameters(problem, 0.3, 10) == sum(p.numel() for p in built.parameters())
+        built = PathNet(scenario, PathNet.Settings(width=0.3, modules=10))
+    assert modular_parameters(scenario, 0.3, 10) == sum(p.numel() for p in built.parameters())
 
 
 def test_widest_takes_the_last_that_fits() -> None:
     plain = Method.learnable(SMALL)
-    assert widest(SMALL, [0.1, 0.2, 0.3, 0.4], lambda problem, scale: round(plain * scale / 0.31)) == 0.3
-    assert widest(SMALL, [0.1, 0.2], lambda problem, scale: 10**9) == 0.1  # never empty-handed
+    assert widest(SMALL, [0.1, 0.2, 0.3, 0.4], lambda scenario, scale: round(plain * scale / 0.31)) == 0.3
+    assert widest(SMALL, [0.1, 0.2], lambda scenario, scale: 10**9) == 0.1  # never empty-handed

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from softmask.learning.method import Method
 from softmask.learning.networks import Backbone
 from softmask.learning.parts.capacity import blocked_shares
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 
 
 class Adapter(nn.Module):
@@ -42,10 +42,10 @@ class Adapter(nn.Module):
         return self.project(F.relu(reduced) if self.rectified else reduced)
 
 
-def progressive_parameters(problem: Problem, scale: float) -> int:
+def progressive_parameters(scenario: Scenario, scale: float) -> int:
     """Parameters of a column for each task, `scale` times as wide as the plain network, with heads and adapters."""
     total = 0
-    column, heads = _shapes(problem, scale)
+    column, heads = _shapes(scenario, scale)
     for earlier, head in enumerate(heads):
         layers: list[nn.Conv2d | nn.Linear] = [*(block.layer for block in column.blocks), head]
         total += sum(map(_size, layers))
@@ -56,19 +56,19 @@ def progressive_parameters(problem: Problem, scale: float) -> int:
     return total
 
 
-def modular_parameters(problem: Problem, scale: float, modules: int) -> int:
+def modular_parameters(scenario: Scenario, scale: float, modules: int) -> int:
     """Parameters of so many modules in every layer, `scale` times as wide as the plain network's, with heads."""
-    column, heads = _shapes(problem, scale)
+    column, heads = _shapes(scenario, scale)
     return modules * _size(column) + sum(map(_size, heads))
 
 
-def widest(problem: Problem, scales: Sequence[float], parameters: Callable[[Problem, float], int]) -> float:
+def widest(scenario: Scenario, scales: Sequence[float], parameters: Callable[[Scenario, float], int]) -> float:
     """The largest of the rising scales with which there are, to two digits, no more than the plain network has.
 
     Two digits are what the paper's table of network sizes gives.
     """
-    budget = _two_digits(Method.learnable(problem))
-    fitting = bisect_right(scales, budget, key=lambda scale: _two_digits(parameters(problem, scale)))
+    budget = _two_digits(Method.learnable(scenario))
+    fitting = bisect_right(scales, budget, key=lambda scale: _two_digits(parameters(scenario, scale)))
     return scales[max(0, fitting - 1)]
 
 
@@ -82,10 +82,10 @@ def spent_shares(parts: Iterable[tuple[str, nn.Module, bool]]) -> dict[str, floa
     return blocked_shares(spent)
 
 
-def _shapes(problem: Problem, scale: float) -> tuple[Backbone, list[nn.Linear]]:
+def _shapes(scenario: Scenario, scale: float) -> tuple[Backbone, list[nn.Linear]]:
     with torch.device("meta"):
-        column = problem.backbone(scale)
-        return column, [cast(nn.Linear, head) for head in problem.heads(column.widths[-1])]
+        column = scenario.backbone(scale)
+        return column, [cast(nn.Linear, head) for head in scenario.heads(column.widths[-1])]
 
 
 def _size(module: nn.Module) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.task import Batches, Task
 
 
@@ -17,11 +17,11 @@ class Memory(nn.Module):
     tasks: Tensor
     count: Tensor
 
-    def __init__(self, problem: Problem, per_class: int) -> None:
+    def __init__(self, scenario: Scenario, per_class: int) -> None:
         super().__init__()
-        capacity = per_class * sum(problem.classes)
+        capacity = per_class * sum(scenario.classes)
         self.per_class = per_class
-        self.register_buffer("images", torch.zeros(capacity, *problem.input_shape))
+        self.register_buffer("images", torch.zeros(capacity, *scenario.input_shape))
         self.register_buffer("labels", torch.zeros(capacity, dtype=torch.int64))
         self.register_buffer("tasks", torch.zeros(capacity, dtype=torch.int64))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from softmask.learning.parts.columns import modular_parameters, widest
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 
 Path = list[list[int]]
 """For every layer, the modules whose outputs are summed; one that stands twice counts twice."""
@@ -37,10 +37,10 @@ def mutated(path: Path, modules: int, draws: torch.Generator) -> Path:
     return ((entries + drawn * jumps) % modules).tolist()
 
 
-def module_width(problem: Problem, modules: int) -> float:
-    """What gives the paper's size where it has the problem, else what fits into the size of the plain network."""
-    fitted = PAPER_WIDTHS.get((problem.num_tasks, problem.classes[0]))
-    same_shape = problem.input_shape == PAPER_SHAPES.get(problem.classes[0], COLOUR) and problem.network.width == 1
-    if fitted is not None and modules == PAPER_MODULES and len(set(problem.classes)) == 1 and same_shape:
+def module_width(scenario: Scenario, modules: int) -> float:
+    """What gives the paper's size where it has the scenario, else what fits into the size of the plain network."""
+    fitted = PAPER_WIDTHS.get((scenario.num_tasks, scenario.classes[0]))
+    same_shape = scenario.input_shape == PAPER_SHAPES.get(scenario.classes[0], COLOUR) and scenario.network.width == 1
+    if fitted is not None and modules == PAPER_MODULES and len(set(scenario.classes)) == 1 and same_shape:
         return fitted
-    return widest(problem, WIDTHS, partial(modular_parameters, modules=modules))
+    return widest(scenario, WIDTHS, partial(modular_parameters, modules=modules))

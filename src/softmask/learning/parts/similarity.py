@@ -12,7 +12,7 @@ from softmask.learning.device import random_apart
 from softmask.learning.evaluation import EVALUATION_BATCH, validate
 from softmask.learning.fit import Fit, Fitter
 from softmask.learning.method import Method
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
 from softmask.learning.task import Batches, Task
 from softmask.learning.training import Training
@@ -31,8 +31,8 @@ class Reference(Method):
     Settings = Rate
 
     def build(self) -> None:
-        self.backbone = self.problem.backbone()
-        (classes,) = self.problem.classes
+        self.backbone = self.scenario.backbone()
+        (classes,) = self.scenario.classes
         head = nn.Linear(self.backbone.widths[-1], classes)
         self.heads = nn.ModuleList([nn.Sequential(head, nn.Linear(classes, classes))])
 
@@ -47,27 +47,27 @@ class Readout(Method):
     Settings = Rate
 
     def build(self) -> None:
-        self.heads = self.problem.heads(self.problem.input_shape[0])
+        self.heads = self.scenario.heads(self.scenario.input_shape[0])
 
     def forward(self, x: Tensor, task: int) -> Tensor:
         return self.heads[0](x)
 
 
-def reference_accuracy(problem: Problem, task: Task, fit: Fitter, rate: Rate) -> float:
+def reference_accuracy(scenario: Scenario, task: Task, fit: Fitter, rate: Rate) -> float:
     """Validation accuracy of a network that learns the task alone; always from the same first weights."""
     with random_apart():
-        torch.manual_seed(derive(problem.seeds.init, "reference"))
-        reference = Reference(replace(problem, classes=(task.classes,)), rate).to(task.train.device)
+        torch.manual_seed(derive(scenario.seeds.init, "reference"))
+        reference = Reference(replace(scenario, classes=(task.classes,)), rate).to(task.train.device)
     trial = fit(reference, "reference")
     if trial.epoch == 0:  # not resumed
-        torch.manual_seed(derive(problem.seeds.batches, "reference", task.name))
+        torch.manual_seed(derive(scenario.seeds.batches, "reference", task.name))
     accuracy = _best_accuracy(trial.run())
     fit.drop("reference")
     return accuracy
 
 
 def readout_accuracy(
-    problem: Problem, task: Task, training: Training, source: int, logits: Callable[[Tensor], Tensor], rate: Rate
+    scenario: Scenario, task: Task, training: Training, source: int, logits: Callable[[Tensor], Tensor], rate: Rate
 ) -> float:
     """Validation accuracy of the best linear read-out of an earlier task's logits.
 
@@ -75,9 +75,9 @@ def readout_accuracy(
     repeats it; its draws follow from the tasks and it leaves those of others alone.
     """
     with random_apart():
-        torch.manual_seed(derive(problem.seeds.batches, "readout", source, task.name))
+        torch.manual_seed(derive(scenario.seeds.batches, "readout", source, task.name))
         train, val = (_seen_through(logits, batches) for batches in (task.train, task.val))
-        as_pictures = replace(problem, input_shape=(train.images.size(1), 1, 1), classes=(task.classes,))
+        as_pictures = replace(scenario, input_shape=(train.images.size(1), 1, 1), classes=(task.classes,))
         readout = Readout(as_pictures, rate).to(task.train.device)
         probed = replace(task, train=train, val=val)
         return _best_accuracy(Fit(readout, probed, training).run())
