@@ -27,7 +27,7 @@ def test_what_is_frozen_is_part_of_a_snapshot_unless_it_is_settled(monkeypatch: 
     method = Method(random_scenario(2))
     method.backbone[0].weight.requires_grad_(False)
     assert set(method.snapshot()) == set(method.state_dict())
-    monkeypatch.setattr(Method, "settled", ("backbone",))
+    monkeypatch.setattr(Method, "not_in_snapshot", ("backbone",))
     assert set(method.state_dict()) - set(method.snapshot()) == {"backbone.0.weight"}
 
 

@@ -75,7 +75,7 @@ def test_masks_lie_in_range_and_accumulate_by_maximum() -> None:
         assert importance.max() <= 1
         assert (importance >= once.importance[name]).all()
     assert 0 < 1 - twice.mean() < 1
-    assert {after_two.keep()[p] for p in after_two.heads.parameters()} == {1 - twice.mean()}
+    assert {after_two.update_scale()[p] for p in after_two.heads.parameters()} == {1 - twice.mean()}
 
 
 def test_old_heads_have_no_fisher() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 
-def without_a_rest_of_one(network: nn.Module, batch: int, count: int) -> int:
+def avoid_singleton_batch(network: nn.Module, batch: int, count: int) -> int:
     """Batch normalisation cannot be trained with a single sample, which may be what is left for the last batch."""
     if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in network.modules()):
         while count > 1 and count % batch == 1:

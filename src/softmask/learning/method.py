@@ -130,9 +130,9 @@ class Method(nn.Module):
     """Whether the heads of earlier tasks may change; by default they stay, to the bit."""
     clip: ClassVar[float | None] = None
     """Largest joint norm of all gradients."""
-    settled: ClassVar[tuple[str, ...]] = ()
-    """Parts of which nothing but trainable parameters changes while a task is learned: snapshots, made in every epoch,
-    leave the rest of them out. Only saves memory and time."""
+    not_in_snapshot: ClassVar[tuple[str, ...]] = ()
+    """Parts of which only trainable parameters change while a task is learned: the snapshots of every epoch leave the
+    rest of them out. Only saves memory and time."""
 
     def __init__(self, scenario: Scenario, settings: Any = None) -> None:
         super().__init__()
@@ -213,11 +213,11 @@ class Method(nn.Module):
     def make_optimizer(self, lr: float) -> Optimizer:
         """Plain SGD on what is trainable."""
         trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        keep = self.keep()
-        return MaskedSGD(trainable, lr, keep={p: keep[p] for p in trainable if p in keep})
+        scale = self.update_scale()
+        return MaskedSGD(trainable, lr, update_scale={p: scale[p] for p in trainable if p in scale})
 
-    def keep(self) -> Mapping[nn.Parameter, Tensor | float]:
-        """What share of its update each parameter keeps; all of it where nothing is said."""
+    def update_scale(self) -> Mapping[nn.Parameter, Tensor | float]:
+        """The factor of each parameter's update, a number or a tensor of its shape; 1 for those that are not named."""
         return {}
 
     # What is kept
@@ -225,14 +225,14 @@ class Method(nn.Module):
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of all parameters and buffers that may change while a task is learned.
 
-        Those that are frozen, too, unless their part is settled: a teacher that follows the weights is, and `learn` may
-        freeze first one part and then another.
+        Frozen ones too, unless their part is named in `not_in_snapshot`: a teacher may follow the weights, and `learn`
+        may freeze first one part and then another.
         """
         named = itertools.chain(self.named_parameters(), self.named_buffers())
         return {
             name: tensor.detach().clone()
             for name, tensor in named
-            if tensor.requires_grad or name.partition(".")[0] not in self.settled
+            if tensor.requires_grad or name.partition(".")[0] not in self.not_in_snapshot
         }
 
     @torch.no_grad()

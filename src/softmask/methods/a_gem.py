@@ -35,7 +35,7 @@ from softmask.learning.task import Task
 class AGEM(Method):
     title = "A-GEM"
     moves_old_heads = True
-    settled = ("memory",)
+    not_in_snapshot = ("memory",)
 
     @dataclass(frozen=True)
     class Settings:

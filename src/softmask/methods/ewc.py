@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softmask.core import fisher_importance
-from softmask.learning.batch_size import without_a_rest_of_one
+from softmask.learning.batch_size import avoid_singleton_batch
 from softmask.learning.method import Cost, Facts, Method, require_above_zero, require_not_negative, search
 from softmask.learning.method_registry import register
 from softmask.learning.parts.anchored import Anchored
@@ -80,7 +80,7 @@ class EWC(Anchored):
 def task_fisher(method: Method, task: Task, batch: int, *, dropout: bool) -> dict[str, Tensor]:
     """The task's Fisher at the present weights, under draws that belong to this method and task alone."""
     head = method.heads[task.id]
-    batches = task.train.batched(without_a_rest_of_one(method, batch, task.train.count))
+    batches = task.train.batched(avoid_singleton_batch(method, batch, task.train.count))
     with method.own_randomness(task), torch.enable_grad():
         method.train(dropout)
         fisher = fisher_importance(method.backbone, batches, lambda x, y: F.cross_entropy(head(method.backbone(x)), y))

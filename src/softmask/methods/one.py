@@ -24,7 +24,7 @@ from softmask.learning.task import Task
 class ONE(Method):
     title = "ONE"
     never_forgets = True
-    settled = ("backbones",)
+    not_in_snapshot = ("backbones",)
 
     def build(self) -> None:
         self.backbones = nn.ModuleList(self.scenario.backbone() for _ in self.scenario.classes)

@@ -41,7 +41,7 @@ CANDIDATES = 2
 class PathNet(Method):
     title = "PathNet"
     never_forgets = True
-    settled = ("columns",)
+    not_in_snapshot = ("columns",)
     clip = 1e3
 
     @dataclass(frozen=True)

@@ -35,7 +35,7 @@ EXPANSIONS = tuple(step / 20 for step in range(1, 101))
 class PGN(Method):
     title = "PGN"
     never_forgets = True
-    settled = ("columns", "adapters")
+    not_in_snapshot = ("columns", "adapters")
 
     @dataclass(frozen=True)
     class Settings:

@@ -65,14 +65,14 @@ class SI(Anchored):
         gradients, path = gradients_of(self.backbone.parameters()), self.path.tensors()
         torch._foreach_addcmul_(path, gradients, gradients, value=step.lr)
         if self.penalised():
-            for integral, gradient, weight, anchor, importance in blocks(path, gradients, *self.springs()):
+            for integral, gradient, weight, anchor, importance in blocks(path, gradients, *self.penalty_terms()):
                 force = (weight - anchor).mul_(importance)
                 integral.addcmul_(gradient, force, value=step.lr * self.stiffness)
                 gradient.add_(force, alpha=self.stiffness)
 
     @torch.no_grad()
     def end_task(self, task: Task) -> Facts:
-        for path, weight, anchor, importance in zip(self.path.tensors(), *self.springs(), strict=True):
+        for path, weight, anchor, importance in zip(self.path.tensors(), *self.penalty_terms(), strict=True):
             # Clamped after adding: a negative share of this task may take back what earlier ones had.
             importance.add_(path / ((weight - anchor).square_() + self.settings.damping)).clamp_(min=0)
         self.anchor.copy_(self.backbone.parameters())

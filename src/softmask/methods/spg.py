@@ -48,7 +48,7 @@ class SPG(Method):
     def make_mask(self) -> SoftMask:
         return SoftMask(self.backbone)
 
-    def keep(self) -> Mapping[nn.Parameter, Tensor | float]:
+    def update_scale(self) -> Mapping[nn.Parameter, Tensor | float]:
         """Eq. 6 and 7, as factors of the update: for plain SGD the same as scaling gradients, in one pass."""
         watched = self.mask.parameters()
         kept: dict[nn.Parameter, Tensor | float] = {p: self.mask.factor(name, p) for name, p in watched.items()}

@@ -50,7 +50,7 @@ HEAD = "head"
 class SupSup(Method):
     title = "SupSup"
     never_forgets = True
-    settled = ("masks", "backbone")
+    not_in_snapshot = ("masks", "backbone")
 
     @dataclass(frozen=True)
     class Settings:

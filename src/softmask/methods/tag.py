@@ -33,7 +33,7 @@ from softmask.learning.task import Task
 @register("tag")
 class TAG(Method):
     title = "TAG"
-    settled = ("past_directions", "past_seconds")
+    not_in_snapshot = ("past_directions", "past_seconds")
 
     @dataclass(frozen=True)
     class Settings:

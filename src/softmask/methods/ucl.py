@@ -42,7 +42,7 @@ from softmask.learning.task import Task
 class UCL(Method):
     title = "UCL"
     clip = 100.0
-    settled = ("old_means", "old_rhos")
+    not_in_snapshot = ("old_means", "old_rhos")
 
     @dataclass(frozen=True)
     class Settings:

@@ -45,7 +45,7 @@ from softmask.learning.task import Task
 class WSN(Method):
     title = "WSN"
     never_forgets = True
-    settled = ("masks",)
+    not_in_snapshot = ("masks",)
 
     @dataclass(frozen=True)
     class Settings:

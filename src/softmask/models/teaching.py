@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from softmask.learning.batch_size import without_a_rest_of_one
+from softmask.learning.batch_size import avoid_singleton_batch
 from softmask.learning.device import exact, random_apart
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import DivergedError, Fit, Fitter
@@ -67,7 +67,7 @@ def teach(
     method = extended(config, network, state, task.classes).to(task.train.device)
     with exact(task.train.device), random_apart():
         torch.manual_seed(derive(config.seed, "learn", task.name))
-        batch = without_a_rest_of_one(method, training.batch, task.train.count)
+        batch = avoid_singleton_batch(method, training.batch, task.train.count)
         (task,) = method.stages([task], replace(training, batch=batch))
         method.begin_task(task)
         fitter = Fitter(method, task, training, watch=count)

@@ -21,7 +21,7 @@ class Anchored(Method):
     The settings hold `strength` and `penalty_in_validation`.
     """
 
-    settled = ("anchor", "importance")
+    not_in_snapshot = ("anchor", "importance")
     stiffness_of_strength: ClassVar[float] = 1.0
 
     def build(self) -> None:
@@ -42,7 +42,7 @@ class Anchored(Method):
 
     def penalty(self, step: Step) -> Tensor | None:
         """Its value alone: the gradient is added after the backward pass."""
-        return self.stiffness * quadratic_penalty(*self.springs()) if self.penalised() else None
+        return self.stiffness * quadratic_penalty(*self.penalty_terms()) if self.penalised() else None
 
     def penalised(self) -> bool:
         """A strength of zero adds nothing, not even rounding."""
@@ -50,8 +50,8 @@ class Anchored(Method):
 
     def after_backward(self, step: Step) -> None:
         if self.penalised():
-            add_quadratic_pull(*self.springs(), scale=self.stiffness)
+            add_quadratic_pull(*self.penalty_terms(), scale=self.stiffness)
 
-    def springs(self) -> tuple[Tensors, Tensors, Tensors]:
+    def penalty_terms(self) -> tuple[Tensors, Tensors, Tensors]:
         """Where parameters are, where they are pulled to, and how strongly."""
         return tuple(self.backbone.parameters()), self.anchor.tensors(), self.importance.tensors()
