@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from softmask.learning.method import Method, search
-from tests.learning.parts.toys import random_scenario
+from softmask.learning.method import Method, sgd_with_two_rates
+from softmask.learning.settings import search
+from softmask.methods.ncl import NCL
+from tests.learning.toys import random_scenario
 from tests.methods.comparing import built
+from tests.methods.isolation import made
 
 
 def test_a_snapshot_brings_back_what_was_frozen_meanwhile() -> None:
@@ -69,3 +72,15 @@ def test_what_is_never_trained_is_not_counted_as_learned() -> None:
 
     scenario = built("ncl")[0].scenario
     assert Teacher.learnable(scenario) == Method.learnable(scenario)
+
+
+def test_those_apart_have_their_own_rate_and_frozen_ones_none() -> None:
+    method = made(NCL)
+    method.heads[1].requires_grad_(False)
+    apart = [*method.heads[0].parameters(), *method.heads[1].parameters()]
+    optimizer = sgd_with_two_rates(method, apart, 0.5, 0.1)
+    first, second = optimizer.param_groups
+    assert (first["lr"], second["lr"]) == (0.5, 0.05)
+    assert [p.shape for p in second["params"]] == [p.shape for p in method.heads[0].parameters()]
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert trained == {id(p) for p in method.parameters() if p.requires_grad}

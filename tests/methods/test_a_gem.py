@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from softmask.learning.method import Step
-from softmask.learning.parts.memory import Memory
+from softmask.learning.replay import ReplayBuffer
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import Batches, Normalisation
 from softmask.methods.a_gem import AGEM, project
-from tests.learning.parts.toys import random_scenario, random_task, toy_scenario
+from tests.learning.toys import random_scenario, random_task, toy_scenario
 from tests.methods.comparing import learned, same_network
 
 
@@ -130,7 +130,7 @@ def test_memory_and_reference_batch_are_the_authors() -> None:
     assert len(method.memory) == 11 * 2 * 13
     assert method.memory.tasks[: 11 * 26].bincount().tolist() == [26] * 11
     seen = []
-    method.memory.draw = lambda size, generator: seen.append(size) or Memory.draw(method.memory, size, generator)
+    method.memory.draw = lambda size, generator: seen.append(size) or ReplayBuffer.draw(method.memory, size, generator)
     flat(method).reference_gradients(list(method.parameters()), task=11)
     assert seen == [256]
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import Fit, Fitter
 from softmask.learning.method import Method, Step
-from softmask.learning.parts import similarity
-from softmask.learning.parts.unit_gates import between_used_units
 from softmask.learning.task import Batches, Task
 from softmask.learning.training import Training
+from softmask.learning.unit_gates import between_used_units
+from softmask.methods import cat
 from softmask.methods.cat import CAT
 from softmask.methods.hat import HAT
 from tests.methods.isolation import (
@@ -239,12 +239,12 @@ def test_killed_while_trying_or_attending_it_ends_with_the_same_bits(epoch: int)
 def test_reference_starts_from_the_same_weights_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
 
-    class Seen(similarity.Reference):
+    class Seen(cat.Reference):
         def build(self) -> None:
             super().build()
             started.append(self.backbone.fc2.layer.weight.detach().clone())
 
-    monkeypatch.setattr(similarity, "Reference", Seen)
+    monkeypatch.setattr(cat, "Reference", Seen)
     method = made(CAT)
     learn_all(method, tasks)
     assert torch.equal(*started)
@@ -275,7 +275,7 @@ def test_its_rate_is_that_of_the_networks_it_throws_away(monkeypatch: pytest.Mon
             super().__init__(learner, task, training, *more, **others)
             rates.append((type(learner).__name__, self.training.lr))
 
-    monkeypatch.setattr(similarity, "Fit", Seen)
+    monkeypatch.setattr(cat, "Fit", Seen)
     monkeypatch.setattr("softmask.learning.fit.Fit", Seen)
     method = made(CAT, lr=0.01)
     method.begin_task(tasks[1])

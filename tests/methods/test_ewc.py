@@ -12,7 +12,7 @@ from softmask.learning.training import Training
 from softmask.methods.ewc import EWC
 from tests.core.examples import linear
 from tests.core.test_importance import FISHER_X, FISHER_Y, GOLDEN_A_HEAD
-from tests.learning.parts.toys import move, random_scenario, random_task, step_of, toy_scenario, toy_task
+from tests.learning.toys import move, random_scenario, random_task, step_of, toy_scenario, toy_task
 from tests.methods.comparing import built, learned, same_network
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from softmask.methods.ewc_gi import EWCGI
 from tests.core.test_importance import golden_b
-from tests.learning.parts.toys import Chain, move, step_of, toy_scenario, toy_task
+from tests.learning.toys import Chain, move, step_of, toy_scenario, toy_task
 from tests.methods.comparing import learned, network, same_network
 
 

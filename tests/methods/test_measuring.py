@@ -16,7 +16,7 @@ from softmask.methods.spg_hard import SPGHard
 from softmask.methods.spg_no_smh import SPGWithoutMaskedHead
 from tests.core import oracle
 from tests.core.examples import assert_close
-from tests.learning.parts.toys import random_scenario, random_task
+from tests.learning.toys import random_scenario, random_task
 from tests.methods.comparing import built
 
 

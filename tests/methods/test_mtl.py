@@ -17,7 +17,7 @@ from softmask.learning.method import Step
 from softmask.learning.seeds import Seeds
 from softmask.learning.training import PRESETS, Training
 from softmask.methods.mtl import MTL, joined
-from tests.learning.parts.toys import random_scenario, random_task
+from tests.learning.toys import random_scenario, random_task
 from tests.methods.comparing import SMALL
 
 TRAINING = Training(joint_batch=5, joint_epochs=7, epochs=3)

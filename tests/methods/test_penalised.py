@@ -18,7 +18,7 @@ from softmask.methods.one import ONE
 from softmask.methods.si import SI
 from softmask.methods.tag import TAG
 from softmask.methods.ucl import UCL
-from tests.learning.parts.toys import random_scenario, random_task
+from tests.learning.toys import random_scenario, random_task
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from softmask.learning.method import Step
 from softmask.learning.training import Training
 from softmask.methods.si import SI
 from tests.core.examples import linear
-from tests.learning.parts.toys import move, random_scenario, random_task, step_of, toy_scenario, toy_task
+from tests.learning.toys import move, random_scenario, random_task, step_of, toy_scenario, toy_task
 from tests.methods.comparing import SMALL, learned, same_network
 
 TWO_STEPS = toy_task(torch.ones(2, 1), torch.zeros(2, dtype=torch.int64), size=1)

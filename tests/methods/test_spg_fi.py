@@ -6,7 +6,7 @@ import torch
 from softmask.methods.spg_fi import SPGFI, squashed
 from tests.core.examples import linear
 from tests.core.test_importance import FISHER_X, FISHER_Y, GOLDEN_A_HEAD
-from tests.learning.parts.toys import random_scenario, random_task, toy_scenario, toy_task
+from tests.learning.toys import random_scenario, random_task, toy_scenario, toy_task
 from tests.methods.comparing import built, learned, same_network
 
 

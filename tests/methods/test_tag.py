@@ -11,7 +11,7 @@ from softmask.learning.fit import Fit
 from softmask.learning.training import Training
 from softmask.methods.tag import TAG
 from tests.core.examples import linear
-from tests.learning.parts.toys import random_scenario, random_task, toy_scenario, toy_task
+from tests.learning.toys import random_scenario, random_task, toy_scenario, toy_task
 from tests.methods.comparing import built, learned
 
 ANY = torch.ones(2, 2), torch.zeros(2, dtype=torch.int64)
@@ -161,7 +161,7 @@ def test_the_forecast_says_that_memory_grows() -> None:
 
 @pytest.mark.parametrize("block", [1, 4, 2**16])
 def test_by_formula_whatever_the_blocks(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("softmask.learning.parts.blocks.BLOCK", block)
+    monkeypatch.setattr("softmask.learning.per_parameter.BLOCK", block)
     torch.manual_seed(0)
     method = TAG(toy_scenario([linear([[0.0] * 3] * 5, [0.0] * 5)], [nn.Linear(5, 1)] * 3), TAG.Settings(contrast=2.0))
     layer = method.backbone[0]

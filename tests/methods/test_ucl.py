@@ -12,14 +12,13 @@ from torch import nn
 
 from softmask.learning.fit import Fit
 from softmask.learning.method import Step
-from softmask.learning.parts.gaussian_layers import joined_strengths
 from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.learning.seeds import Seeds
 from softmask.learning.training import Training
 from softmask.methods.ncl import NCL
-from softmask.methods.ucl import UCL
+from softmask.methods.ucl import UCL, joined_strengths
 from tests.core.examples import linear
-from tests.learning.parts.toys import random_scenario, random_task, step_of, toy_scenario, toy_task
+from tests.learning.toys import random_scenario, random_task, step_of, toy_scenario, toy_task
 from tests.methods.comparing import built, learned
 
 FOUR = toy_task(torch.ones(4, 2), torch.zeros(4, dtype=torch.int64), size=4)

@@ -14,9 +14,9 @@ for task in method.stages(tasks, training):
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -28,6 +28,7 @@ from softmask.kernels.masked_sgd import MaskedSGD
 from softmask.learning.device import random_apart
 from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
+from softmask.learning.settings import NoSettings
 from softmask.learning.task import Task
 from softmask.learning.training import Training, scaled
 
@@ -50,13 +51,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class NoSettings:
-    """The method has nothing to set."""
-
-    __pydantic_config__ = {"extra": "forbid"}
-
-
-@dataclass(frozen=True)
 class Cost:
     """What a run of a method is expected to take, in units of plain fine-tuning (NCL)."""
 
@@ -70,52 +64,6 @@ class Cost:
     """What is remembered between tasks, in copies of the backbone."""
     note: str = ""
     """What grows with the number of tasks, in words."""
-
-
-def search(
-    default: Any,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    log: bool = False,
-    choices: Sequence[Any] | None = None,
-) -> Any:
-    """A field of a method's `Settings` with the range that a hyper-parameter search goes through.
-
-    Either from `low` to `high`, by factors if `log`; or one of `choices`, which are numbers, text, true or false.
-    """
-    if choices is not None:
-        if (
-            not choices
-            or (low, high) != (None, None)
-            or not all(isinstance(each, (int, float, str)) for each in choices)
-        ):
-            raise ValueError(f"search: choices are a few numbers or texts, without low and high, not {choices!r}")
-    elif low is None or high is None or not low < high or (log and not low > 0):
-        raise ValueError(f"search: needs low < high{', both above 0 for log' if log else ''}; low={low}, high={high}")
-    return field(default=default, metadata={"search": {"low": low, "high": high, "log": log, "choices": choices}})
-
-
-def require_above_zero(settings: Any, *names: str) -> None:
-    """For the `__post_init__` of a method's `Settings`: what may be None is checked where it is not."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} must be above 0, not {value}")
-
-
-def require_not_negative(settings: Any, *names: str) -> None:
-    """As `require_above_zero`, where zero turns something off."""
-    for name in names:
-        if not getattr(settings, name) >= 0:
-            raise ValueError(f"{name} must not be negative: {getattr(settings, name)}")
-
-
-def require_share(settings: Any, name: str) -> None:
-    """As `require_above_zero`, for a part of something."""
-    value = getattr(settings, name)
-    if not 0 < value <= 1:
-        raise ValueError(f"{name} must lie above 0 and up to 1, not {value}")
 
 
 class Method(nn.Module):
@@ -263,3 +211,16 @@ class Method(nn.Module):
         """How many numbers are learned over the whole sequence, as the paper's table of network sizes counts them."""
         with torch.device("meta"):  # shapes without memory
             return sum(parameter.numel() for parameter in cls(scenario).parameters() if parameter.requires_grad)
+
+
+def sgd_with_two_rates(method: Method, apart: Iterable[nn.Parameter], lr: float, factor: float) -> MaskedSGD:
+    """Plain SGD: the parameters `apart` at `factor` times the learning rate, the other trainable ones at `lr`.
+
+    The rate of the first group is the one that schedules and reports use.
+    """
+    known = {id(parameter) for parameter in apart}
+    trainable = [parameter for parameter in method.parameters() if parameter.requires_grad]
+    others = [parameter for parameter in trainable if id(parameter) not in known]
+    own = [parameter for parameter in trainable if id(parameter) in known]
+    groups: list[dict[str, Any]] = [{"params": others}, {"params": own, "lr": lr * factor}]
+    return MaskedSGD(groups, lr)

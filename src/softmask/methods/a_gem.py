@@ -20,15 +20,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from softmask.learning.evaluation import evaluating
-from softmask.learning.method import Cost, Method, Step, require_above_zero, require_not_negative, search
-from softmask.learning.method_registry import register
-from softmask.learning.parts.draws import Draws
-from softmask.learning.parts.memory import Memory
-from softmask.learning.parts.mixed_tasks import mixed_loss
-from softmask.learning.parts.pull import inner_product
-from softmask.learning.scenario import Scenario
-from softmask.learning.task import Task
+from softmask.learning import (
+    ClassBalancedBuffer,
+    Cost,
+    Draws,
+    Method,
+    Scenario,
+    Step,
+    Task,
+    evaluating,
+    register,
+    require_above_zero,
+    require_not_negative,
+    search,
+)
+from softmask.learning.mixed_tasks import mixed_loss
+from softmask.learning.per_parameter import inner_product
 
 
 @register("a-gem")
@@ -54,7 +61,7 @@ class AGEM(Method):
 
     def build(self) -> None:
         super().build()
-        self.memory = Memory(self.scenario, self.settings.per_class)
+        self.memory = ClassBalancedBuffer(self.scenario, self.settings.per_class)
         self.draws = Draws(self.scenario.seeds.batches, type(self).__name__)
 
     def begin_task(self, task: Task) -> None:

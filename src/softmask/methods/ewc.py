@@ -21,16 +21,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softmask.core import fisher_importance
-from softmask.learning.batch_size import avoid_singleton_batch
-from softmask.learning.method import Cost, Facts, Method, require_above_zero, require_not_negative, search
-from softmask.learning.method_registry import register
-from softmask.learning.parts.anchored import Anchored
-from softmask.learning.scenario import Scenario
-from softmask.learning.task import Task
+from softmask.learning import (
+    Cost,
+    Facts,
+    Method,
+    QuadraticPenaltyMethod,
+    Scenario,
+    Task,
+    register,
+    require_above_zero,
+    require_not_negative,
+    search,
+)
+from softmask.learning.task import avoid_singleton_batch
 
 
 @register("ewc")
-class EWC(Anchored):
+class EWC(QuadraticPenaltyMethod):
     title = "EWC"
     clip = 100.0
 

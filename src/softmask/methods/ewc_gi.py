@@ -17,11 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softmask.learning.method import Cost, require_above_zero, require_not_negative, search
-from softmask.learning.method_registry import register
+from softmask.learning import Cost, Scenario, Task, register, require_above_zero, require_not_negative, search
 from softmask.learning.parts.importance import task_importance
-from softmask.learning.scenario import Scenario
-from softmask.learning.task import Task
 from softmask.methods.ewc import EWC
 from softmask.methods.spg import SPG
 

@@ -23,12 +23,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, require_not_negative, search
-from softmask.learning.method_registry import register
-from softmask.learning.parts.capacity import blocked_shares
-from softmask.learning.parts.unit_gates import between_used_units, gated, keep_only, scale_down
-from softmask.learning.scenario import Scenario
-from softmask.learning.task import Task
+from softmask.learning import (
+    Cost,
+    Facts,
+    Method,
+    Scenario,
+    Step,
+    Task,
+    blocked_shares,
+    register,
+    require_above_zero,
+    require_not_negative,
+    search,
+)
+from softmask.learning.unit_gates import between_used_units, gated, keep_only, scale_down
 
 EMBEDDING_LIMIT = 6.0
 COSH_LIMIT = 50.0

@@ -18,13 +18,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from softmask.learning.method import Cost, Method, Step, require_above_zero, search
-from softmask.learning.method_registry import register
-from softmask.learning.parts.mixed_tasks import mixed_loss, own_head_logits, places
-from softmask.learning.scenario import Scenario
-from softmask.learning.seeds import derive
-from softmask.learning.task import Batches, Task, sample_digest
-from softmask.learning.training import Training
+from softmask.learning import (
+    Batches,
+    Cost,
+    Method,
+    Scenario,
+    Step,
+    Task,
+    Training,
+    derive,
+    register,
+    require_above_zero,
+    search,
+)
+from softmask.learning.mixed_tasks import mixed_loss, own_head_logits, places
+from softmask.learning.task import sample_digest
 
 
 @register("mtl")

@@ -12,12 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from softmask.learning import Cost, Method, Scenario, Task, derive, register
 from softmask.learning.device import random_apart
-from softmask.learning.method import Cost, Method
-from softmask.learning.method_registry import register
-from softmask.learning.scenario import Scenario
-from softmask.learning.seeds import derive
-from softmask.learning.task import Task
 
 
 @register("one")

@@ -18,18 +18,24 @@ from dataclasses import dataclass
 
 import torch
 
-from softmask.learning.method import Cost, Facts, Step, require_above_zero, require_not_negative, search
-from softmask.learning.method_registry import register
-from softmask.learning.parts.anchored import Anchored
-from softmask.learning.parts.blocks import blocks
-from softmask.learning.parts.per_parameter import PerParameter
-from softmask.learning.parts.pull import gradients_of
-from softmask.learning.scenario import Scenario
-from softmask.learning.task import Task
+from softmask.learning import (
+    Cost,
+    Facts,
+    PerParameter,
+    QuadraticPenaltyMethod,
+    Scenario,
+    Step,
+    Task,
+    register,
+    require_above_zero,
+    require_not_negative,
+    search,
+)
+from softmask.learning.per_parameter import blocks, gradients_of
 
 
 @register("si")
-class SI(Anchored):
+class SI(QuadraticPenaltyMethod):
     title = "SI"
     stiffness_of_strength = 2.0  # the penalty has no one half
 

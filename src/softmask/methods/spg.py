@@ -21,12 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from softmask.core import SoftMask
-from softmask.learning.method import Cost, Facts, Method
-from softmask.learning.method_registry import register
-from softmask.learning.parts.capacity import blocked_shares, cross_head_facts
+from softmask.learning import Cost, Facts, Method, Scenario, Task, blocked_shares, register
+from softmask.learning.capacity import cross_head_facts
 from softmask.learning.parts.importance import Importances, task_importance
-from softmask.learning.scenario import Scenario
-from softmask.learning.task import Task
 
 
 @register("spg")

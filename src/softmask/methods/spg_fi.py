@@ -19,11 +19,8 @@ import torch
 from torch import Tensor
 
 from softmask.core import importance_of
-from softmask.learning.method import Cost, require_above_zero
-from softmask.learning.method_registry import register
+from softmask.learning import Cost, Scenario, Task, register, require_above_zero
 from softmask.learning.parts.importance import Importances
-from softmask.learning.scenario import Scenario
-from softmask.learning.task import Task
 from softmask.methods.ewc import EWC, task_fisher
 from softmask.methods.spg import SPG
 

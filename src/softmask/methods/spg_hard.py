@@ -19,8 +19,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from softmask.core import SoftMask
-from softmask.learning.method import search
-from softmask.learning.method_registry import register
+from softmask.learning import register, search
 from softmask.methods.spg import SPG
 
 

@@ -8,11 +8,8 @@ Departures: dropout rates are those of SPG, so that only the mechanism differs.
 Cost: as SPG, but a task ends with a single pass over its data.
 """
 
-from softmask.learning.method import Cost
-from softmask.learning.method_registry import register
+from softmask.learning import Cost, Scenario, Task, register
 from softmask.learning.parts.importance import Importances, task_importance
-from softmask.learning.scenario import Scenario
-from softmask.learning.task import Task
 from softmask.methods.spg import SPG
 
 

@@ -25,23 +25,30 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
+from softmask.learning import (
+    Cost,
+    Facts,
+    Method,
+    Scenario,
+    Task,
+    Training,
+    derive,
+    register,
+    require_above_zero,
+    require_share,
+    search,
+    sgd_with_two_rates,
+)
 from softmask.learning.device import random_apart
-from softmask.learning.method import Cost, Facts, Method, require_above_zero, require_share, search
-from softmask.learning.method_registry import register
-from softmask.learning.parts.masked_weights import (
+from softmask.learning.masked_weights import (
     SavedMasks,
+    largest,
     masked,
     seen_through,
     uniform_scores,
     weights_of,
     without_biases,
 )
-from softmask.learning.parts.own_rate import sgd_with_own_rate
-from softmask.learning.parts.top_share import largest
-from softmask.learning.scenario import Scenario
-from softmask.learning.seeds import derive
-from softmask.learning.task import Task
-from softmask.learning.training import Training
 
 HEAD = "head"
 
@@ -137,7 +144,7 @@ class SupSup(Method):
     def make_optimizer(self, lr: float) -> Optimizer:
         if self.masked_head:
             return super().make_optimizer(lr)
-        return sgd_with_own_rate(self, self.heads.parameters(), lr, 1 / self.settings.score_rate)
+        return sgd_with_two_rates(self, self.heads.parameters(), lr, 1 / self.settings.score_rate)
 
     def end_task(self, task: Task) -> Facts | None:
         classes = self.head(task.id).out_features

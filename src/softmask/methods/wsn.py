@@ -23,22 +23,30 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, require_share, search
-from softmask.learning.method_registry import register
-from softmask.learning.parts.capacity import blocked_shares
-from softmask.learning.parts.masked_weights import (
+from softmask.learning import (
+    Cost,
+    Facts,
+    Method,
+    Scenario,
+    Step,
+    Task,
+    blocked_shares,
+    register,
+    require_above_zero,
+    require_share,
+    search,
+    sgd_with_two_rates,
+)
+from softmask.learning.masked_weights import (
     SavedMasks,
+    largest,
     masked,
     seen_through,
     uniform_scores,
     weights_of,
     without_biases,
 )
-from softmask.learning.parts.own_rate import sgd_with_own_rate
-from softmask.learning.parts.top_share import largest
-from softmask.learning.parts.unit_gates import keep_only
-from softmask.learning.scenario import Scenario
-from softmask.learning.task import Task
+from softmask.learning.unit_gates import keep_only
 
 
 @register("wsn")
@@ -101,7 +109,7 @@ class WSN(Method):
         self.first_choice = self.chosen()
 
     def make_optimizer(self, lr: float) -> Optimizer:
-        return sgd_with_own_rate(self, self.scores.parameters(), lr, self.settings.score_rate)
+        return sgd_with_two_rates(self, self.scores.parameters(), lr, self.settings.score_rate)
 
     def after_backward(self, step: Step) -> None:
         keep_only(self.free)

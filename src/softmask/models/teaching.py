@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from softmask.learning.batch_size import avoid_singleton_batch
 from softmask.learning.device import exact, random_apart
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import DivergedError, Fit, Fitter
 from softmask.learning.method import Method
 from softmask.learning.seeds import derive
-from softmask.learning.task import Task
+from softmask.learning.task import Task, avoid_singleton_batch
 from softmask.learning.training import Training
 from softmask.models.data import Labelled, kind_of
 from softmask.models.description import KnownTask, ModelConfig

@@ -12,10 +12,9 @@ from softmask.experiments.analyses.table import Table
 from softmask.experiments.paper.published import paper_tables, paper_value
 from softmask.learning.method import Method
 from softmask.learning.method_registry import METHODS
-from softmask.learning.parts.similarity import Readout, Reference
 from softmask.learning.registry import Entry
 from softmask.learning.scenario import NetworkConfig, Scenario
-from softmask.methods.cat import CAT
+from softmask.methods.cat import CAT, Readout, Reference
 
 SEQUENCES = ("C-10", "C-20", "T-10", "T-20", "I-100", "FC-10", "FC-20", "FE-10", "FE-20")
 PLAIN = (6_708_772, 6_708_772, 6_913_672, 6_913_672, 8_552_872, 6_544_852, 6_585_832, 7_730_796, 9_001_176)

@@ -20,13 +20,13 @@ from softmask.experiments.sequences import load_sequence
 from softmask.learning.device import random_apart
 from softmask.learning.evaluation import EVALUATION_BATCH, accuracy
 from softmask.learning.fit import Fit
+from softmask.learning.masked_weights import masked, weights_of
 from softmask.learning.method import Method
-from softmask.learning.parts.masked_weights import masked, weights_of
-from softmask.learning.parts.similarity import Readout
-from softmask.learning.parts.unit_gates import gated
 from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
 from softmask.learning.task import Batches, Task, TaskSequence, sample_digest
+from softmask.learning.unit_gates import gated
+from softmask.methods.cat import Readout
 from softmask.methods.hat import HAT
 from softmask.methods.wsn import WSN
 

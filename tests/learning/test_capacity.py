@@ -1,13 +1,24 @@
-"""Sizes of networks that are made of several narrow ones: the formulas against what is built."""
+"""Small facts about importance that are kept with a run."""
 
 import pytest
 import torch
 
+from softmask.learning.capacity import cross_head_facts, widest
 from softmask.learning.method import Method
-from softmask.learning.parts.columns import modular_parameters, progressive_parameters, widest
 from softmask.learning.scenario import NetworkConfig, Scenario
-from softmask.methods.pathnet import PathNet
-from softmask.methods.pgn import PGN
+from softmask.methods.pathnet import PathNet, modular_parameters
+from softmask.methods.pgn import PGN, progressive_parameters
+
+
+def test_facts_about_old_heads_by_hand() -> None:
+    own, cross, before = (
+        {"a": torch.tensor(values[:3]), "b": torch.tensor(values[3:])}
+        for values in ([0.5, 0.2, 0.9, 0.0], [0.7, 0.1, 0.9, 0.4], [0.6, 0.3, 0.95, 0.5])
+    )
+    facts = cross_head_facts(own, cross, before)
+    assert facts == pytest.approx({"F-each": 0.5, "G-each": 0.3, "F-total": 0.25, "G-total": 0.1}, abs=1e-6)
+    assert cross_head_facts(own, {}, before) == {}
+
 
 SMALL = Scenario((3, 32, 32), (3, 5, 2, 2), NetworkConfig(width=1 / 4))
 GREY = Scenario((1, 28, 28), (2,) * 6, NetworkConfig(width=1 / 8))

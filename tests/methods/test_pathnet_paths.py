@@ -2,8 +2,8 @@
 
 import torch
 
-from softmask.learning.parts.paths import PAPER_WIDTHS, module_width, mutated, random_path
 from softmask.learning.scenario import NetworkConfig, Scenario
+from softmask.methods.pathnet import PAPER_WIDTHS, module_width, mutated, random_path
 
 
 def test_a_random_path_has_distinct_modules_in_every_layer() -> None:
