@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from softmask.learning.catalogue import METHODS
 from softmask.learning.fit import Fit
+from softmask.learning.method_registry import METHODS
 from softmask.learning.task import Batches, Task
 from softmask.learning.training import Training
 
-from .setup import BATCH, CLASSES, pictures, problem
+from .setup import BATCH, CLASSES, pictures, scenario
 from .textbook import standard_alexnet
 from .timing import Report, summary
 
@@ -85,7 +85,7 @@ def avalanche_epoch(name: str) -> Epoch:
 
 def our_epoch(name: str) -> Epoch:
     torch.manual_seed(0)
-    method = METHODS.load(name)(problem())
+    method = METHODS.load(name)(scenario())
 
     def task(index: int, count: int) -> Task:
         x, y = pictures(count, index)

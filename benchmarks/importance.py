@@ -13,7 +13,7 @@ from torch import nn
 
 from softmask.core.importance import cross_head_importance
 
-from .setup import CLASSES, pictures, problem
+from .setup import CLASSES, pictures, scenario
 from .textbook import TextbookSPG
 from .timing import Report
 
@@ -29,7 +29,7 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def ours(heads: int) -> float:
     torch.manual_seed(0)
-    backbone = problem().backbone().train()
+    backbone = scenario().backbone().train()
     old = [nn.Linear(2048, CLASSES) for _ in range(heads)]
     data = batches()
     cross_head_importance(backbone, data[:1], old[:1])
@@ -57,7 +57,7 @@ def extra_memory(heads: int) -> float:
 
 def peak(heads: int) -> float:
     torch.set_num_threads(1)
-    backbone = problem().backbone().train()
+    backbone = scenario().backbone().train()
     old = [nn.Linear(2048, CLASSES) for _ in range(heads)]
     data = batches()
     with torch.no_grad():

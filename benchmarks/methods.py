@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 
-from .setup import at_last_task, problem
+from .setup import at_last_task, scenario
 from .step import our_step
 from .timing import Report, interleaved
 
@@ -43,7 +43,7 @@ def main() -> None:
             continue
         pair = {"ncl": our_step(at_last_task("ncl")), f"{name} ": our_step(at_last_task(name))}
         timings = {label.strip(): timing for label, timing in interleaved(pair, rounds=15).items()}
-        told = METHODS.load(name).cost(problem()).step
+        told = METHODS.load(name).cost(scenario()).step
         details[name] = timings
         ratio = timings[name].median / timings["ncl"].median
         rows.append((name, str(timings[name]), f"{ratio:.2f} x", f"{told:.2f} x", EXPECTED.get(name, "-")))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from softmask.kernels import convolution, products
 from softmask.learning.networks import Block
 
-from .setup import BATCH, pictures, problem
+from .setup import BATCH, pictures, scenario
 from .timing import Report, interleaved
 
 ROUNDS = 40
@@ -47,7 +47,7 @@ def routines(kind: str, block: Block, given: Tensor) -> dict[str, Callable[[], T
 
 def measure(threads: int) -> list[tuple[Any, ...]]:
     torch.set_num_threads(threads)
-    backbone, rows = problem().backbone(), []
+    backbone, rows = scenario().backbone(), []
     x = backbone.prepare(pictures(BATCH)[0])
     for name, block in backbone.named_blocks.items():
         given = x if isinstance(block.layer, nn.Conv2d) else x.flatten(1)

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from softmask.kernels.chain import needed_input
-from softmask.learning.catalogue import METHODS
 from softmask.learning.fit import Fitter
 from softmask.learning.method import Method
+from softmask.learning.method_registry import METHODS
 from softmask.learning.networks import Backbone
-from softmask.learning.problem import Network, Problem
+from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import Batches, Task
 from softmask.learning.training import Training
@@ -22,8 +22,8 @@ LAST = TASKS - 1
 A_STEP = Training(lr=1e-3, epochs=1)  # of one batch: enough to have learned a task, in the sense of a method's state
 
 
-def problem(tasks: int = TASKS) -> Problem:
-    return Problem(IMAGE, (CLASSES,) * tasks, Network(drop1=DROP1, drop2=DROP2), Seeds())
+def scenario(tasks: int = TASKS) -> Scenario:
+    return Scenario(IMAGE, (CLASSES,) * tasks, NetworkConfig(drop1=DROP1, drop2=DROP2), Seeds())
 
 
 def pictures(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -46,7 +46,7 @@ def some_importance(backbone: nn.Module) -> list[Tensor]:
 def at_last_task(name: str) -> Method:
     """A method that has learned nine tasks, with a step each, and begins the tenth."""
     torch.manual_seed(0)
-    method = METHODS.load(name)(problem())
+    method = METHODS.load(name)(scenario())
     for index in range(LAST):
         earlier = task(index, BATCH)
         method.begin_task(earlier)

@@ -24,7 +24,7 @@ from softmask.experiments.runs.forecast import forecast
 from softmask.experiments.runs.run import load, run
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.experiments.sequences import sequence, sequence_from
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from softmask.learning.catalogue import METHODS
-from softmask.learning.settings_card import range_in_words, settings_card, shown
+from softmask.learning.method_registry import METHODS
+from softmask.learning.settings import range_in_words, settings_card, shown
 
 
 def on_config(config: Any) -> Any:

@@ -15,10 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from softmask.learning.catalogue import register
-from softmask.learning.method import Facts, Method, Step, search
-from softmask.learning.parts.per_parameter import PerParameter
-from softmask.learning.task import Task
+from softmask.learning import Facts, Method, PerParameter, Step, Task, register, search
 
 
 @register("l2")

@@ -26,9 +26,9 @@ from softmask.experiments.metrics import average_accuracy
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.run import build, load, run
 from softmask.experiments.runs.store import Listener, Store, StoredRun
-from softmask.learning.catalogue import METHODS
 from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
+from softmask.learning.method_registry import METHODS
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.task import Task, TaskSequence
 

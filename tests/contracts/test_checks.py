@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from softmask import testing
-from softmask.learning.catalogue import METHODS
 from softmask.learning.fit import Fitter
 from softmask.learning.method import Method, Step
+from softmask.learning.method_registry import METHODS
 from softmask.learning.registry import Entry
 from softmask.learning.task import Task
 
@@ -80,7 +80,7 @@ class MeddlerElsewhere(Method):
 
     def build(self) -> None:
         super().build()
-        self.other_heads = nn.ModuleList(nn.Linear(self.backbone.widths[-1], n) for n in self.problem.classes)
+        self.other_heads = nn.ModuleList(nn.Linear(self.backbone.widths[-1], n) for n in self.scenario.classes)
 
     @torch.no_grad()
     def end_task(self, task: Task) -> None:

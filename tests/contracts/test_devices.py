@@ -13,7 +13,7 @@ from softmask.experiments.runs import run as running
 from softmask.experiments.runs.forecast import forecast
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.kernels.convolution import Convolution
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 from softmask.testing import Interruption, _digest, _interrupt_after, _small
 from tests.pretended_device import DEVICE, pretended_device
 

@@ -9,8 +9,8 @@ import torch
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import Store
-from softmask.learning.catalogue import METHODS
 from softmask.learning.method import Method
+from softmask.learning.method_registry import METHODS
 from softmask.testing import METHOD_CHECKS, SMALL
 
 

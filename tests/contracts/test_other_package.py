@@ -12,7 +12,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import torch
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 from softmask.testing import METHOD_CHECKS
 
 torch.set_num_threads(1)

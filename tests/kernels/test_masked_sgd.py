@@ -20,7 +20,7 @@ def twins(seed: int = 0) -> tuple[nn.Module, nn.Module]:
 def test_equals_scaled_gradients_and_plain_sgd() -> None:
     masked, scaled = twins()
     share = torch.rand_like(masked.weight)
-    ours = MaskedSGD(masked.parameters(), lr=0.3, keep={masked.weight: share, masked.bias: 0.25})
+    ours = MaskedSGD(masked.parameters(), lr=0.3, update_scale={masked.weight: share, masked.bias: 0.25})
     theirs = torch.optim.SGD(scaled.parameters(), lr=0.3)
     scaled.weight.grad.mul_(share)
     scaled.bias.grad.mul_(0.25)
@@ -34,7 +34,9 @@ def test_a_mask_of_ones_is_bit_identical_to_no_mask() -> None:
     masked, free = twins()
     for _ in range(3):
         MaskedSGD(
-            masked.parameters(), lr=0.0373, keep={masked.weight: torch.ones_like(masked.weight), masked.bias: 1.0}
+            masked.parameters(),
+            lr=0.0373,
+            update_scale={masked.weight: torch.ones_like(masked.weight), masked.bias: 1.0},
         ).step()
         MaskedSGD(free.parameters(), lr=0.0373).step()
     assert torch.equal(masked.weight, free.weight)
@@ -45,7 +47,7 @@ def test_what_is_kept_entirely_does_not_move() -> None:
     net, before = twins()
     share = torch.ones_like(net.weight)
     share[3, 5] = 0
-    MaskedSGD(net.parameters(), lr=0.1, keep={net.weight: share}).step()
+    MaskedSGD(net.parameters(), lr=0.1, update_scale={net.weight: share}).step()
     moved = net.weight != before.weight
     assert not moved[3, 5]
     assert moved.sum() == moved.numel() - 1
@@ -92,8 +94,8 @@ def test_a_closure_computes_loss_and_gradients() -> None:
 def test_wrong_masks_are_refused() -> None:
     net, other = twins()
     with pytest.raises(ValueError, match="shape"):
-        MaskedSGD(net.parameters(), lr=0.1, keep={net.weight: torch.ones(29)})
+        MaskedSGD(net.parameters(), lr=0.1, update_scale={net.weight: torch.ones(29)})
     with pytest.raises(ValueError, match="does not train"):
-        MaskedSGD(net.parameters(), lr=0.1, keep={other.weight: 0.5})
+        MaskedSGD(net.parameters(), lr=0.1, update_scale={other.weight: 0.5})
     with pytest.raises(ValueError, match="negative"):
         MaskedSGD(net.parameters(), lr=-0.1)

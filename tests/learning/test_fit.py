@@ -108,7 +108,7 @@ class Groups(TinyMethod):
 
 def test_groups_with_rates_of_their_own_fall_together(scripted) -> None:
     scripted(itertools.chain([1.0], itertools.repeat(2.0)))
-    fit = Fit(Groups(tiny_method().problem), tiny_task(), PAPER)
+    fit = Fit(Groups(tiny_method().scenario), tiny_task(), PAPER)
     ratios = []
     fit.after_epoch = lambda fit: ratios.append(
         fit.optimizer.param_groups[1]["lr"] / fit.optimizer.param_groups[0]["lr"]
@@ -143,7 +143,7 @@ class Recorder(TinyMethod):
 
 
 def test_order_of_hooks_and_progress() -> None:
-    method = Recorder(tiny_method().problem)
+    method = Recorder(tiny_method().scenario)
     Fit(method, tiny_task(count=10, size=4), Training(epochs=1)).run()
     assert method.calls == ["loss", "after_backward", "clip", "after_step"] * 3
     assert method.progress == [0.0, 0.5, 1.0]
@@ -241,7 +241,7 @@ def test_an_equal_loss_is_no_improvement(scripted) -> None:
 
 def test_every_epoch_trains_in_train_mode() -> None:
     """Validation in between leaves eval mode behind: dropout would be on in the first epoch alone."""
-    method = Recorder(tiny_method().problem)
+    method = Recorder(tiny_method().scenario)
     Fit(method, tiny_task(), Training(epochs=3)).run()
     assert method.calls.count("loss") == 9
     assert "loss in eval mode" not in method.calls

@@ -46,7 +46,7 @@ class WithAdam(TinyMethod):
 
 def test_moments_that_saw_what_is_not_finite_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the weights would be restored and spoiled again by the next step, for ever."""
-    method = WithAdam(tiny_method().problem)
+    method = WithAdam(tiny_method().scenario)
     fit = Fit(method, tiny_task(), PAPER)
     fit.run(1)
     with monkeypatch.context() as patched:

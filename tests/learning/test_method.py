@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from softmask.learning.method import Method, search
-from tests.learning.parts.toys import random_problem
+from softmask.learning.method import Method, sgd_with_two_rates
+from softmask.learning.settings import search
+from softmask.methods.ncl import NCL
+from tests.learning.toys import random_scenario
 from tests.methods.comparing import built
+from tests.methods.isolation import made
 
 
 def test_a_snapshot_brings_back_what_was_frozen_meanwhile() -> None:
-    method = Method(random_problem(2))
+    method = Method(random_scenario(2))
     snapshot = method.snapshot()
     with torch.no_grad():
         for parameter in method.parameters():
@@ -24,10 +27,10 @@ def test_a_snapshot_brings_back_what_was_frozen_meanwhile() -> None:
 
 
 def test_what_is_frozen_is_part_of_a_snapshot_unless_it_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = Method(random_problem(2))
+    method = Method(random_scenario(2))
     method.backbone[0].weight.requires_grad_(False)
     assert set(method.snapshot()) == set(method.state_dict())
-    monkeypatch.setattr(Method, "settled", ("backbone",))
+    monkeypatch.setattr(Method, "not_in_snapshot", ("backbone",))
     assert set(method.state_dict()) - set(method.snapshot()) == {"backbone.0.weight"}
 
 
@@ -65,7 +68,19 @@ def test_what_is_never_trained_is_not_counted_as_learned() -> None:
     class Teacher(Method):
         def build(self) -> None:
             super().build()
-            self.teacher = self.problem.backbone().requires_grad_(False)
+            self.teacher = self.scenario.backbone().requires_grad_(False)
 
-    problem = built("ncl")[0].problem
-    assert Teacher.learnable(problem) == Method.learnable(problem)
+    scenario = built("ncl")[0].scenario
+    assert Teacher.learnable(scenario) == Method.learnable(scenario)
+
+
+def test_those_apart_have_their_own_rate_and_frozen_ones_none() -> None:
+    method = made(NCL)
+    method.heads[1].requires_grad_(False)
+    apart = [*method.heads[0].parameters(), *method.heads[1].parameters()]
+    optimizer = sgd_with_two_rates(method, apart, 0.5, 0.1)
+    first, second = optimizer.param_groups
+    assert (first["lr"], second["lr"]) == (0.5, 0.05)
+    assert [p.shape for p in second["params"]] == [p.shape for p in method.heads[0].parameters()]
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert trained == {id(p) for p in method.parameters() if p.requires_grad}

@@ -52,7 +52,7 @@ class Forgetful(TinyMethod):
 
 
 def test_old_tasks_are_evaluated_again() -> None:
-    method = Forgetful(tiny_method(tasks=2).problem)
+    method = Forgetful(tiny_method(tasks=2).scenario)
     tasks = [tiny_task(i, count=20) for i in range(2)]
     journal = Memory()
     learn_sequence(method, tasks, SHORT, journal, tests=[task.val for task in tasks])
@@ -71,7 +71,7 @@ def test_end_of_task_runs_in_eval_mode_on_the_best_weights_and_leaves_no_gradien
             self.loss_of_task = self(task.train.x, task.id).sum().backward()
             return {"fact": 1}
 
-    method = Looker(tiny_method().problem)
+    method = Looker(tiny_method().scenario)
     journal = Memory()
     learn_sequence(method, [tiny_task()], SHORT, journal, tests=None)
     assert seen[0][0] is False
@@ -87,7 +87,7 @@ def test_a_task_end_that_meets_what_is_not_finite_is_diverged() -> None:
             raise FloatingPointError("the gradient of 'fc1' is not finite")
 
     with pytest.raises(DivergedError, match="tiny 0 diverged: the gradient of 'fc1' is not finite"):
-        learn_sequence(Overflowing(tiny_method().problem), [tiny_task()], SHORT, Memory(), tests=None)
+        learn_sequence(Overflowing(tiny_method().scenario), [tiny_task()], SHORT, Memory(), tests=None)
 
 
 def test_accuracy_counts_right_answers_and_restores_modes() -> None:
@@ -115,7 +115,7 @@ def test_penalty_is_part_of_the_validation_criterion() -> None:
 
     task = tiny_task()
     method = tiny_method()
-    penalised = Penalised(method.problem)
+    penalised = Penalised(method.scenario)
     penalised.load_state_dict(method.state_dict())
     assert validate(penalised, task)[0] == pytest.approx(validate(method, task)[0] + 3)
 
@@ -164,7 +164,7 @@ class OtherDrawing(Drawing):
 
 def drawn(kind: type[Drawing] = Drawing, seed: int = 1) -> list[float]:
     """At the start and at the end of the first task, then of the second."""
-    method = kind(replace(tiny_method(tasks=2).problem, seeds=Seeds(batches=seed)))
+    method = kind(replace(tiny_method(tasks=2).scenario, seeds=Seeds(batches=seed)))
     learn_sequence(method, [tiny_task(0), tiny_task(1)], SHORT, Memory(), tests=None)
     return method.drawn
 
@@ -183,10 +183,10 @@ def test_draws_at_the_end_of_a_task_belong_to_the_method_too() -> None:
 
 def order(training: Training, task: int = 0, seed: int = 1) -> list[list[int]]:
     """Of the images in two epochs."""
-    problem = replace(tiny_method(tasks=2).problem, seeds=Seeds(batches=seed))
+    scenario = replace(tiny_method(tasks=2).scenario, seeds=Seeds(batches=seed))
     count = 20
     tasks = [replace(tiny_task(i, count=count), name=f"tiny {i}") for i in range(2)]
-    batches = TinyMethod(problem).stages(tasks, training)[task].train
+    batches = TinyMethod(scenario).stages(tasks, training)[task].train
     batches.labels = torch.arange(count)
     return [torch.cat([y for _, y in batches]).tolist() for _ in range(2)]
 
@@ -216,7 +216,7 @@ def test_a_task_that_would_be_learned_twice_is_refused() -> None:
         def stages(self, tasks: Sequence[Task], training: Training) -> Sequence[Task]:
             return [*super().stages(tasks, training), *tasks[:1]]
 
-    method = Twice(tiny_method(tasks=2).problem)
+    method = Twice(tiny_method(tasks=2).scenario)
     with pytest.raises(SoftmaskError, match=r"Twice\.stages has task 0 2 times"):
         learn_sequence(method, [tiny_task(0), tiny_task(1)], SHORT, Memory(), tests=None)
 
@@ -227,4 +227,4 @@ def test_a_fact_that_cannot_be_written_down_is_named() -> None:
             return {"good": 1.0, "bad": torch.zeros(2)}
 
     with pytest.raises(SoftmaskError, match=r"Telling\.end_task returned a fact 'bad'"):
-        learn_sequence(Telling(tiny_method().problem), [tiny_task()], SHORT, Memory(), tests=None)
+        learn_sequence(Telling(tiny_method().scenario), [tiny_task()], SHORT, Memory(), tests=None)

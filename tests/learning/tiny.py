@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from softmask.learning.fit import Fit
 from softmask.learning.method import Method
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.task import Batches, Task
 
 
@@ -14,7 +14,7 @@ class TinyMethod(Method):
 
     def build(self) -> None:
         self.backbone = nn.Identity()
-        self.heads = nn.ModuleList(nn.Linear(4, classes) for classes in self.problem.classes)
+        self.heads = nn.ModuleList(nn.Linear(4, classes) for classes in self.scenario.classes)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def features(self, x: Tensor, task: int) -> Tensor:
@@ -33,7 +33,7 @@ def tiny_task(index: int = 0, count: int = 10, size: int = 4, shuffle: bool = Fa
 
 def tiny_method(tasks: int = 1) -> TinyMethod:
     torch.manual_seed(0)
-    return TinyMethod(Problem((1, 2, 2), (2,) * tasks))
+    return TinyMethod(Scenario((1, 2, 2), (2,) * tasks))
 
 
 def rates(fit: Fit) -> list[float]:

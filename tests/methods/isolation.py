@@ -10,7 +10,7 @@ from torch import Tensor
 from softmask.learning.evaluation import evaluating
 from softmask.learning.fit import Fit, Fitter
 from softmask.learning.method import Method
-from softmask.learning.problem import Network, Problem
+from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.learning.task import Batches, Task
 from softmask.learning.training import Training
 
@@ -18,8 +18,8 @@ SHAPE = (3, 32, 32)
 TRAINING = Training(lr=0.1, epochs=2, batch=16, schedule="cosine")
 
 
-def small_problem(tasks: int = 3, classes: int = 3, width: float = 1 / 16, drop: float = 0.2) -> Problem:
-    return Problem(SHAPE, (classes,) * tasks, Network(width=width, drop1=drop, drop2=drop))
+def small_scenario(tasks: int = 3, classes: int = 3, width: float = 1 / 16, drop: float = 0.2) -> Scenario:
+    return Scenario(SHAPE, (classes,) * tasks, NetworkConfig(width=width, drop1=drop, drop2=drop))
 
 
 def random_task(index: int, classes: int = 3) -> Task:
@@ -44,9 +44,9 @@ def separable_task(index: int = 0, classes: int = 5, train: int = 384, val: int 
     return Task((index,), f"separable {index}", classes, pictures(train), pictures(val))
 
 
-def made(kind: type[Method], problem: Problem | None = None, **settings: Any) -> Any:
+def made(kind: type[Method], scenario: Scenario | None = None, **settings: Any) -> Any:
     torch.manual_seed(0)
-    return kind(problem or small_problem(), kind.Settings(**settings))
+    return kind(scenario or small_scenario(), kind.Settings(**settings))
 
 
 def learn(method: Method, task: Task, training: Training = TRAINING) -> list[float]:

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from softmask.learning.method import Step
-from softmask.learning.parts.memory import Memory
+from softmask.learning.replay import ReplayBuffer
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import Batches, Normalisation
 from softmask.methods.a_gem import AGEM, project
-from tests.learning.parts.toys import random_problem, random_task, toy_problem
+from tests.learning.toys import random_scenario, random_task, toy_scenario
 from tests.methods.comparing import learned, same_network
 
 
@@ -51,14 +51,14 @@ def test_afterwards_the_memory_is_not_harmed() -> None:
 
 
 def with_memory(tasks: int = 3, done: int = 1, **settings: int) -> AGEM:
-    method = AGEM(random_problem(tasks), AGEM.Settings(**settings))
+    method = AGEM(random_scenario(tasks), AGEM.Settings(**settings))
     for index in range(done):
         method.end_task(shaped(index))
     return method
 
 
 def shaped(index: int, count: int = 12):
-    """A task whose images have the shape that the problem promises."""
+    """A task whose images have the shape that the scenario promises."""
     task = random_task(index, count=count)
     task.train.images = task.train.images.view(-1, 1, 1, 3)
     return task
@@ -84,7 +84,7 @@ def test_memory_holds_training_samples_of_each_class() -> None:
 def test_samples_are_normalised_and_drawn_from_the_whole_class_without_a_trace() -> None:
     pixels = torch.arange(36, dtype=torch.uint8).view(12, 1, 1, 3)
     train = Batches(pixels, torch.arange(12) % 2, normalise=Normalisation((0.5,), (0.25,)))
-    method = AGEM(random_problem(tasks=1), AGEM.Settings(per_class=3))
+    method = AGEM(random_scenario(tasks=1), AGEM.Settings(per_class=3))
     state = torch.get_rng_state()
     method.end_task(replace(random_task(0), train=train))
     assert torch.equal(torch.get_rng_state(), state)
@@ -124,13 +124,13 @@ def test_a_draw_is_uniform_over_samples_not_over_tasks() -> None:
 def test_memory_and_reference_batch_are_the_authors() -> None:
     """13 of each class; 256 of all are drawn for a step."""
     assert AGEM.Settings() == AGEM.Settings(per_class=13, reference_batch=256)
-    method = AGEM(random_problem(tasks=12))
+    method = AGEM(random_scenario(tasks=12))
     for index in range(11):
         method.end_task(shaped(index, count=40))
     assert len(method.memory) == 11 * 2 * 13
     assert method.memory.tasks[: 11 * 26].bincount().tolist() == [26] * 11
     seen = []
-    method.memory.draw = lambda size, generator: seen.append(size) or Memory.draw(method.memory, size, generator)
+    method.memory.draw = lambda size, generator: seen.append(size) or ReplayBuffer.draw(method.memory, size, generator)
     flat(method).reference_gradients(list(method.parameters()), task=11)
     assert seen == [256]
 
@@ -148,10 +148,10 @@ def test_reference_is_the_mean_over_samples_on_their_own_heads() -> None:
 
 
 def test_dropout_is_off_in_the_reference_pass_and_its_draws_disturb_nothing() -> None:
-    problem = toy_problem(
+    scenario = toy_scenario(
         [nn.Flatten(), nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.9)], [nn.Linear(4, 2), nn.Linear(4, 2)]
     )
-    method = AGEM(problem)
+    method = AGEM(scenario)
     method.end_task(shaped(0))
     method.train()
     state = torch.get_rng_state()
@@ -218,7 +218,7 @@ def test_draws_from_the_memory_follow_from_the_seed_of_the_run() -> None:
     """Else runs with several seeds would all go by the same reference batches."""
     drawn = []
     for seed in (1, 1, 2):
-        method = AGEM(replace(random_problem(tasks=2), seeds=Seeds(batches=seed)))
+        method = AGEM(replace(random_scenario(tasks=2), seeds=Seeds(batches=seed)))
         drawn.append(torch.rand(3, generator=method.draws.generator(task=1)))
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])

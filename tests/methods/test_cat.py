@@ -11,13 +11,22 @@ import torch.nn.functional as F
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import Fit, Fitter
 from softmask.learning.method import Method, Step
-from softmask.learning.parts import similarity
-from softmask.learning.parts.unit_gates import between_used_units
 from softmask.learning.task import Batches, Task
 from softmask.learning.training import Training
+from softmask.learning.unit_gates import between_used_units
+from softmask.methods import cat
 from softmask.methods.cat import CAT
 from softmask.methods.hat import HAT
-from tests.methods.isolation import TRAINING, learn, learn_all, logits, made, random_task, separable_task, small_problem
+from tests.methods.isolation import (
+    TRAINING,
+    learn,
+    learn_all,
+    logits,
+    made,
+    random_task,
+    separable_task,
+    small_scenario,
+)
 
 tasks = [random_task(index) for index in range(3)]
 
@@ -170,7 +179,7 @@ def knowing() -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in method.state_dict().items()}
 
 
-wide_enough = small_problem(tasks=2, width=1 / 4)
+wide_enough = small_scenario(tasks=2, width=1 / 4)
 first = separable_task(0, classes=3, train=192, val=96, size=16)
 again = Task((1,), "again", 3, first.train, first.val)
 
@@ -230,19 +239,19 @@ def test_killed_while_trying_or_attending_it_ends_with_the_same_bits(epoch: int)
 def test_reference_starts_from_the_same_weights_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
 
-    class Seen(similarity.Reference):
+    class Seen(cat.Reference):
         def build(self) -> None:
             super().build()
             started.append(self.backbone.fc2.layer.weight.detach().clone())
 
-    monkeypatch.setattr(similarity, "Reference", Seen)
+    monkeypatch.setattr(cat, "Reference", Seen)
     method = made(CAT)
     learn_all(method, tasks)
     assert torch.equal(*started)
 
 
 def test_cost_says_that_it_grows_with_the_square() -> None:
-    costs = [CAT.cost(small_problem(tasks=count)) for count in (5, 10, 20)]
+    costs = [CAT.cost(small_scenario(tasks=count)) for count in (5, 10, 20)]
     assert "square" in costs[0].note
     ratios = [after.step * 2 / before.step for before, after in pairwise(costs)]  # for all tasks
     assert all(ratio > 2.4 for ratio in ratios)
@@ -266,7 +275,7 @@ def test_its_rate_is_that_of_the_networks_it_throws_away(monkeypatch: pytest.Mon
             super().__init__(learner, task, training, *more, **others)
             rates.append((type(learner).__name__, self.training.lr))
 
-    monkeypatch.setattr(similarity, "Fit", Seen)
+    monkeypatch.setattr(cat, "Fit", Seen)
     monkeypatch.setattr("softmask.learning.fit.Fit", Seen)
     method = made(CAT, lr=0.01)
     method.begin_task(tasks[1])

@@ -12,13 +12,13 @@ from softmask.learning.training import Training
 from softmask.methods.ewc import EWC
 from tests.core.examples import linear
 from tests.core.test_importance import FISHER_X, FISHER_Y, GOLDEN_A_HEAD
-from tests.learning.parts.toys import move, random_problem, random_task, step_of, toy_problem, toy_task
+from tests.learning.toys import move, random_scenario, random_task, step_of, toy_scenario, toy_task
 from tests.methods.comparing import built, learned, same_network
 
 
 def golden(strength: float = 10.0) -> tuple[EWC, Task]:
-    problem = toy_problem([linear([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])], [linear(GOLDEN_A_HEAD)] * 2)
-    return EWC(problem, EWC.Settings(strength=strength, fisher_batch=2)), toy_task(FISHER_X, FISHER_Y)
+    scenario = toy_scenario([linear([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])], [linear(GOLDEN_A_HEAD)] * 2)
+    return EWC(scenario, EWC.Settings(strength=strength, fisher_batch=2)), toy_task(FISHER_X, FISHER_Y)
 
 
 def test_golden_fisher_and_penalty() -> None:
@@ -74,7 +74,7 @@ def test_the_penalty_is_part_of_validation_unless_switched_off() -> None:
     method.end_task(task)
     move(method, weights=0.1, biases=0.2)
     method.eval()
-    without = EWC(method.problem, EWC.Settings(strength=10.0, penalty_in_validation=False))
+    without = EWC(method.scenario, EWC.Settings(strength=10.0, penalty_in_validation=False))
     without.load_state_dict(method.state_dict())
     with torch.inference_mode():
         with_penalty, plain = (each.validate(step_of(task))[0] for each in (method, without.eval()))
@@ -106,8 +106,8 @@ def test_dropout_is_on_while_the_fisher_is_measured() -> None:
 
 
 def test_a_penalty_that_will_overshoot_is_named_before_the_first_step() -> None:
-    problem = random_problem(tasks=2)
-    method, task = EWC(problem, EWC.Settings(strength=100.0)), random_task()
+    scenario = random_scenario(tasks=2)
+    method, task = EWC(scenario, EWC.Settings(strength=100.0)), random_task()
     method.importance.tensors()[0][0, 0] = 1.0
     with pytest.warns(UserWarning, match=r"EWC with strength 100 may diverge at a learning rate of 0\.25"):
         Fit(method, task, Training())
@@ -117,7 +117,7 @@ def test_a_penalty_that_will_overshoot_is_named_before_the_first_step() -> None:
 
 
 def test_a_penalty_that_is_stable_warns_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
-    method = EWC(random_problem(tasks=2), EWC.Settings(strength=7.9))
+    method = EWC(random_scenario(tasks=2), EWC.Settings(strength=7.9))
     for tensor in method.importance.tensors():
         tensor.fill_(1.0)
     Fit(method, random_task(), Training())

@@ -6,14 +6,14 @@ from torch import nn
 
 from softmask.methods.ewc_gi import EWCGI
 from tests.core.test_importance import golden_b
-from tests.learning.parts.toys import Chain, move, step_of, toy_problem, toy_task
+from tests.learning.toys import Chain, move, step_of, toy_scenario, toy_task
 from tests.methods.comparing import learned, network, same_network
 
 
 def golden() -> tuple[EWCGI, object]:
     """Golden B of the specification: two batches of unequal size, an old head with three classes."""
     backbone, head, (old,), batches = golden_b(Chain)
-    method = EWCGI(toy_problem(list(backbone), [old, head]), EWCGI.Settings(strength=2.0))
+    method = EWCGI(toy_scenario(list(backbone), [old, head]), EWCGI.Settings(strength=2.0))
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
     return method, toy_task(x, y, index=1)
 

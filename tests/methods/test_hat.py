@@ -10,10 +10,10 @@ from torch import nn
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import build, load
 from softmask.learning.method import Step
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.methods.hat import HAT
 from softmask.methods.ncl import NCL
-from tests.methods.isolation import forgets, learn, learn_all, logits, made, random_task, small_problem
+from tests.methods.isolation import forgets, learn, learn_all, logits, made, random_task, small_scenario
 
 tasks = [random_task(index) for index in range(3)]
 
@@ -104,7 +104,7 @@ def slowly(method: HAT, x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_loss_of_training_has_the_gates_of_the_moment() -> None:
-    method = made(HAT, small_problem(drop=0.0), sparsity=0.5, steepness=50.0).train()
+    method = made(HAT, small_scenario(drop=0.0), sparsity=0.5, steepness=50.0).train()
     x, y = next(iter(tasks[0].train))
     for progress in (0.1, 0.6):
         gates = torch.sigmoid((1 / 50 + (50 - 1 / 50) * progress) * method.embeddings[0])
@@ -212,7 +212,7 @@ def test_embeddings_of_other_tasks_are_not_trained() -> None:
 def test_sparsity_leaves_more_units_free() -> None:
     open_units = []
     for sparsity in (0.0, 4.0):
-        method = made(HAT, small_problem(), sparsity=sparsity)
+        method = made(HAT, small_scenario(), sparsity=sparsity)
         open_units.append(learn_all(method, tasks[:1])[0]["open_units"])
     assert open_units[1] < open_units[0]
 
@@ -223,7 +223,7 @@ def test_grey_pictures_of_another_size() -> None:
     sequence = load(config, None)
     method = build(config, sequence)
     assert isinstance(method, HAT)
-    assert isinstance(method.problem, Problem)
+    assert isinstance(method.scenario, Scenario)
     assert isinstance(method.backbone.fc1.layer, nn.Linear)
     assert method.backbone.fc1.layer.in_features == 4 * method.backbone.widths[2]
     assert logits(method, sequence.tasks[0]).shape[1] == 2

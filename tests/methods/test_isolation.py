@@ -32,7 +32,7 @@ from tests.methods.isolation import (
     made,
     random_task,
     separable_task,
-    small_problem,
+    small_scenario,
 )
 
 NEVER_FORGET: list[type[Method]] = [HAT, WSN, SupSup, PGN, PathNet]
@@ -176,7 +176,7 @@ def test_blocked_share_grows_and_never_exceeds_one(kind: type[Method]) -> None:
 def test_learns_at_its_default_rate(kind: type[Method], steps: int) -> None:
     """Guards the initial scale and the rates of scores: at a quarter of the width, without any tuning."""
     task = separable_task()
-    method = made(kind, small_problem(tasks=2, classes=5, width=1 / 4, drop=0.2))
+    method = made(kind, small_scenario(tasks=2, classes=5, width=1 / 4, drop=0.2))
     training = Training(epochs=steps // len(task.train), schedule="cosine")
     learn(method, task, training)
     assert validate(method, task)[0] - float(method.penalty(Step(task, task.val.x, task.val.y)) or 0.0) < 0.5

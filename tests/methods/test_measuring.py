@@ -16,7 +16,7 @@ from softmask.methods.spg_hard import SPGHard
 from softmask.methods.spg_no_smh import SPGWithoutMaskedHead
 from tests.core import oracle
 from tests.core.examples import assert_close
-from tests.learning.parts.toys import random_problem, random_task
+from tests.learning.toys import random_scenario, random_task
 from tests.methods.comparing import built
 
 
@@ -34,12 +34,12 @@ def fisher_by_hand(method: Method, task: Task) -> dict[str, torch.Tensor]:
 
 def test_the_fisher_is_that_of_the_tasks_own_head_on_its_training_data() -> None:
     """In batches of its own size: neither the training's, nor another head's, nor the validation data's."""
-    method, task = EWC(random_problem(tasks=4), EWC.Settings(fisher_batch=5)), third_of_four()
+    method, task = EWC(random_scenario(tasks=4), EWC.Settings(fisher_batch=5)), third_of_four()
     assert_close(method.measure(task), fisher_by_hand(method, task))
 
 
 def test_the_fisher_of_spg_fi_is_that_of_ewc() -> None:
-    method, task = SPGFI(random_problem(tasks=4), SPGFI.Settings(fisher_batch=5)), third_of_four()
+    method, task = SPGFI(random_scenario(tasks=4), SPGFI.Settings(fisher_batch=5)), third_of_four()
     method.end_task(random_task(1))  # what was before plays no part but by the maximum afterwards
     expected = {name: squashed(fisher, "standardise") for name, fisher in fisher_by_hand(method, task).items()}
     assert_close(method.measure(task).own, expected)
@@ -54,7 +54,7 @@ def importance_by_hand(method: Method, task: Task) -> tuple[dict[str, torch.Tens
 @pytest.mark.parametrize("kind", [SPG, SPGHard, SPGWithoutMaskedHead])
 def test_importance_is_that_of_the_own_head_and_all_earlier_ones_on_the_training_data(kind: type[SPG]) -> None:
     """Ablations that change the mask leave the measuring, old heads included, as it is."""
-    method, task = kind(random_problem(tasks=4)), third_of_four()
+    method, task = kind(random_scenario(tasks=4)), third_of_four()
     own, cross = importance_by_hand(method, task)
     found = method.measure(task)
     assert_close(found.own, own)
@@ -62,7 +62,7 @@ def test_importance_is_that_of_the_own_head_and_all_earlier_ones_on_the_training
 
 
 def test_importance_of_ewc_gi_is_that_of_spg() -> None:
-    method, task = EWCGI(random_problem(tasks=4)), third_of_four()
+    method, task = EWCGI(random_scenario(tasks=4)), third_of_four()
     own, cross = importance_by_hand(method, task)
     assert_close(method.measure(task), {name: torch.maximum(own[name], cross[name]) for name in own})
 
@@ -80,7 +80,7 @@ def test_dropout_is_on_while_importance_is_measured(name: str, dropout: bool) ->
 
 
 def test_total_is_told_against_what_was_there_before_the_task() -> None:
-    method = SPG(random_problem(tasks=2))
+    method = SPG(random_scenario(tasks=2))
     method.end_task(random_task(0))
     before, task = dict(method.mask.importance), random_task(1)
     cross = method.measure(task).cross

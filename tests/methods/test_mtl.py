@@ -17,14 +17,14 @@ from softmask.learning.method import Step
 from softmask.learning.seeds import Seeds
 from softmask.learning.training import PRESETS, Training
 from softmask.methods.mtl import MTL, joined
-from tests.learning.parts.toys import random_problem, random_task
+from tests.learning.toys import random_scenario, random_task
 from tests.methods.comparing import SMALL
 
 TRAINING = Training(joint_batch=5, joint_epochs=7, epochs=3)
 
 
 def method_and_task() -> tuple[MTL, object]:
-    method = MTL(random_problem(tasks=2))
+    method = MTL(random_scenario(tasks=2))
     (task,) = method.stages([random_task(0), random_task(1, count=8)], TRAINING)
     return method, task
 
@@ -39,7 +39,7 @@ def batch(method: MTL, counts: tuple[int, int]) -> Step:
 
 def test_loss_weighs_samples_not_tasks() -> None:
     """Three samples of one task, one of the other: the mean of the two tasks' means would be another number."""
-    method = MTL(random_problem(tasks=2))
+    method = MTL(random_scenario(tasks=2))
     step = batch(method, (3, 1))
     labels = step.y[:, 1]
     first = F.cross_entropy(method(step.x[:3], 0), labels[:3])
@@ -49,7 +49,7 @@ def test_loss_weighs_samples_not_tasks() -> None:
 
 
 def test_a_head_learns_from_its_own_samples_alone() -> None:
-    method = MTL(random_problem(tasks=2))
+    method = MTL(random_scenario(tasks=2))
     step = batch(method, (3, 1))
     method.loss(step).backward()
     mixed = method.heads[1].weight.grad.clone()
@@ -87,7 +87,7 @@ def test_the_union_is_mixed_once_and_reshuffled_only_if_the_training_is() -> Non
 
 
 def test_a_batch_of_both_presets_has_640_images() -> None:
-    method = MTL(random_problem(tasks=2))
+    method = MTL(random_scenario(tasks=2))
     for preset in ("paper", "short"):
         (task,) = method.stages([random_task(0), random_task(1)], PRESETS[preset])
         assert task.train.size == 640
@@ -98,7 +98,7 @@ def test_epochs_over_the_union_are_its_own() -> None:
     assert Fit(method, task, TRAINING).training.epochs == 7
     assert Fit(method, task, replace(TRAINING, joint_epochs=None)).training.epochs == 3
     assert Fit(method, task, PRESETS["paper"]).training.lr == 0.25
-    own = MTL(method.problem, MTL.Settings(lr=0.1))
+    own = MTL(method.scenario, MTL.Settings(lr=0.1))
     assert Fit(own, task, TRAINING).training.lr == 0.1
 
 
@@ -139,7 +139,7 @@ def test_one_result_without_transfer(tmp_path: Path) -> None:
 
 def test_validates_on_validation_data() -> None:
     tasks = [replace(random_task(index), val=random_task(5 + index, count=8).val) for index in range(2)]
-    (joint,) = MTL(random_problem(tasks=2)).stages(tasks, Training())
+    (joint,) = MTL(random_scenario(tasks=2)).stages(tasks, Training())
     assert torch.equal(joint.val.x, torch.cat([task.val.x for task in tasks]))
     assert joint.train.count == 24
 
@@ -148,7 +148,7 @@ def test_the_union_is_mixed_by_the_seed_of_the_run() -> None:
     """Not reshuffled, this one order is that of the whole run: other seeds must have others."""
     orders = []
     for seed in (1, 1, 2):
-        method = MTL(replace(random_problem(tasks=2), seeds=Seeds(batches=seed)))
+        method = MTL(replace(random_scenario(tasks=2), seeds=Seeds(batches=seed)))
         (task,) = method.stages([random_task(0), random_task(1, count=8)], TRAINING)
         orders.append(task.train.x)
     assert torch.equal(orders[0], orders[1])

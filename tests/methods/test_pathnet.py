@@ -17,15 +17,15 @@ from softmask.learning.training import PRESETS, Training
 from softmask.methods.ncl import NCL
 from softmask.methods.pathnet import PathNet
 from softmask.testing import Interruption
-from tests.methods.isolation import TRAINING, learn, learn_all, logits, made, random_task, small_problem
+from tests.methods.isolation import TRAINING, learn, learn_all, logits, made, random_task, small_scenario
 
 tasks = [random_task(index) for index in range(3)]
 SIX = Training(lr=0.1, epochs=6, batch=16, schedule="cosine")
 
 
 def test_one_module_of_full_width_is_the_plain_network() -> None:
-    problem = small_problem(tasks=1)
-    pathnet, plain = made(PathNet, problem, modules=1, active=1, width=1.0), made(NCL, problem)
+    scenario = small_scenario(tasks=1)
+    pathnet, plain = made(PathNet, scenario, modules=1, active=1, width=1.0), made(NCL, scenario)
     pathnet.paths[0] = 0
     assert torch.equal(logits(pathnet, tasks[0]), logits(plain, tasks[0]))
     for method, epochs in ((pathnet, 4), (plain, 2)):  # of four epochs each of two paths gets two

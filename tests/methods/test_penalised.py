@@ -7,9 +7,9 @@ import torch
 
 from softmask.experiments.runs.config import ConfigError, make_config
 from softmask.experiments.runs.search_space import SearchPlan
-from softmask.learning.catalogue import METHODS
 from softmask.learning.fit import Fit
 from softmask.learning.method import Method
+from softmask.learning.method_registry import METHODS
 from softmask.learning.training import Training
 from softmask.methods.a_gem import AGEM
 from softmask.methods.mtl import MTL
@@ -18,7 +18,7 @@ from softmask.methods.one import ONE
 from softmask.methods.si import SI
 from softmask.methods.tag import TAG
 from softmask.methods.ucl import UCL
-from tests.learning.parts.toys import random_problem, random_task
+from tests.learning.toys import random_scenario, random_task
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_settings_that_cannot_be_are_refused_before_a_run(name: str, wrong: dict
 
 @pytest.mark.parametrize("kind", [SI, UCL])
 def test_the_largest_rate_of_the_penalty_is_kept_with_the_run(kind: type[Method]) -> None:
-    method, task = kind(random_problem(tasks=1)), random_task()
+    method, task = kind(random_scenario(tasks=1)), random_task()
     method.begin_task(task)
     Fit(method, task, Training(lr=0.01, lr_min=0.01))
     assert method.end_task(task) == method.stability.facts()
@@ -58,7 +58,7 @@ def test_the_largest_rate_of_the_penalty_is_kept_with_the_run(kind: type[Method]
 
 @pytest.mark.parametrize("kind", [NCL, ONE, MTL, SI, AGEM, TAG])
 def test_who_is_not_clipped(kind: type[Method]) -> None:
-    method = kind(random_problem(tasks=2))
+    method = kind(random_scenario(tasks=2))
     for parameter in method.parameters():
         parameter.grad = torch.full_like(parameter, 1e6)
     method.clip_gradients()

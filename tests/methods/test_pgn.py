@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from softmask.learning.problem import Network, Problem
+from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.methods.ncl import NCL
 from softmask.methods.pgn import PGN
-from tests.methods.isolation import forgets, learn_all, logits, made, random_task, small_problem
+from tests.methods.isolation import forgets, learn_all, logits, made, random_task, small_scenario
 
 tasks = [random_task(index) for index in range(3)]
 
 
 def test_one_column_of_full_width_is_the_plain_network() -> None:
-    problem = small_problem(tasks=1)
-    assert torch.equal(logits(made(PGN, problem, expansion=1.0), tasks[0]), logits(made(NCL, problem), tasks[0]))
+    scenario = small_scenario(tasks=1)
+    assert torch.equal(logits(made(PGN, scenario, expansion=1.0), tasks[0]), logits(made(NCL, scenario), tasks[0]))
 
 
 def test_only_the_column_of_the_task_moves() -> None:
@@ -45,7 +45,7 @@ def test_without_scales_a_column_does_not_see_earlier_ones() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("layer", ["conv2", "conv3", "fc1", "fc2", "head"])
 def test_every_adapter_shapes_the_answer(layer: str) -> None:
-    method = made(PGN, small_problem(width=1 / 4), adapter_scale=1.0)
+    method = made(PGN, small_scenario(width=1 / 4), adapter_scale=1.0)
     for column in (1, 2):  # of the task's own column, and of an earlier column that it reads
         before = logits(method, tasks[2])
         method.adapters[column][layer].reduce.weight.add_(0.5)
@@ -66,14 +66,14 @@ def test_an_adapter_by_hand() -> None:
 
 
 def test_scales_start_small() -> None:
-    problem = Problem((3, 32, 32), (2,) * 30, Network(width=1 / 4))
-    scales = torch.cat([a.scales for column in made(PGN, problem).adapters for a in column.values()])
+    scenario = Scenario((3, 32, 32), (2,) * 30, NetworkConfig(width=1 / 4))
+    scales = torch.cat([a.scales for column in made(PGN, scenario).adapters for a in column.values()])
     assert scales.std().item() == pytest.approx(0.1, rel=0.1)
 
 
 def test_columns_are_never_empty() -> None:
-    problem = Problem((3, 32, 32), (2,) * 30, Network(width=1 / 16))
-    assert min(made(PGN, problem, expansion=1.0).column(0).widths) == 1
+    scenario = Scenario((3, 32, 32), (2,) * 30, NetworkConfig(width=1 / 16))
+    assert min(made(PGN, scenario, expansion=1.0).column(0).widths) == 1
 
 
 def test_spent_share_is_that_of_the_columns_so_far() -> None:
@@ -91,7 +91,7 @@ def test_spent_share_is_that_of_the_columns_so_far() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("layer", ["conv2", "conv3", "fc1", "fc2", "head"])
 def test_as_released_only_the_present_columns_adapters_act_and_not_the_heads(layer: str) -> None:
-    method = made(PGN, small_problem(width=1 / 4), adapter_scale=1.0, adapters="released")
+    method = made(PGN, small_scenario(width=1 / 4), adapter_scale=1.0, adapters="released")
     for column in (1, 2):
         before = logits(method, tasks[2])
         method.adapters[column][layer].reduce.weight.add_(0.5)

@@ -16,7 +16,7 @@ from softmask.learning.method import Step
 from softmask.learning.training import Training
 from softmask.methods.si import SI
 from tests.core.examples import linear
-from tests.learning.parts.toys import move, random_problem, random_task, step_of, toy_problem, toy_task
+from tests.learning.toys import move, random_scenario, random_task, step_of, toy_scenario, toy_task
 from tests.methods.comparing import SMALL, learned, same_network
 
 TWO_STEPS = toy_task(torch.ones(2, 1), torch.zeros(2, dtype=torch.int64), size=1)
@@ -48,8 +48,8 @@ def train_towards(method: OneScalar, target: float) -> float:
 
 
 def test_golden_path_of_one_scalar() -> None:
-    problem = toy_problem([linear([[0.0]])], [nn.Linear(1, 1)])
-    method = OneScalar(problem, SI.Settings(strength=0.5, damping=0.1))
+    scenario = toy_scenario([linear([[0.0]])], [nn.Linear(1, 1)])
+    method = OneScalar(scenario, SI.Settings(strength=0.5, damping=0.1))
     assert train_towards(method, 3.0) == pytest.approx(1.629, abs=1e-5)  # the true decrease is 1.54755
     assert method.weight.item() == pytest.approx(0.57, abs=1e-6)
     assert method.importance.tensors()[0].item() == pytest.approx(3.833843, abs=1e-5)
@@ -76,7 +76,7 @@ class Measured(SI):
 
 
 def test_the_path_is_that_of_the_actual_moves_while_the_rate_falls() -> None:
-    method, task = Measured(random_problem(tasks=1), SI.Settings(strength=0.3)), random_task()
+    method, task = Measured(random_scenario(tasks=1), SI.Settings(strength=0.3)), random_task()
     for importance in method.importance.tensors():
         importance.fill_(1.0)
     method.begin_task(task)
@@ -86,7 +86,7 @@ def test_the_path_is_that_of_the_actual_moves_while_the_rate_falls() -> None:
 
 
 def test_the_reported_loss_holds_the_penalty() -> None:
-    method = OneScalar(toy_problem([linear([[2.0]])], [nn.Linear(1, 1)]), SI.Settings(strength=0.5))
+    method = OneScalar(toy_scenario([linear([[2.0]])], [nn.Linear(1, 1)]), SI.Settings(strength=0.5))
     method.anchor.zero_()
     method.importance.tensors()[0].fill_(3.0)
     assert method.loss(Step(TWO_STEPS, *next(iter(TWO_STEPS.train)))).item() == pytest.approx(2 + 0.5 * 3 * 4)
@@ -94,7 +94,7 @@ def test_the_reported_loss_holds_the_penalty() -> None:
 
 @torch.no_grad()
 def test_the_accumulated_importance_is_clamped_not_the_share_of_a_task() -> None:
-    method = OneScalar(toy_problem([linear([[0.0]])], [nn.Linear(1, 1)]), SI.Settings(damping=0.1))
+    method = OneScalar(toy_scenario([linear([[0.0]])], [nn.Linear(1, 1)]), SI.Settings(damping=0.1))
     importance, path = method.importance.tensors()[0], method.path.tensors()[0]
     importance.fill_(5.0)
     path.fill_(-0.2)
@@ -112,7 +112,7 @@ def test_strength_zero_is_ncl_to_the_bit_over_two_tasks() -> None:
 
 
 def test_first_task_only_adds_to_the_path() -> None:
-    method, task = SI(random_problem(tasks=1)), random_task()
+    method, task = SI(random_scenario(tasks=1)), random_task()
     method.begin_task(task)
     Fit(method, task, Training(epochs=3)).run()
     assert all((path >= 0).all() for path in method.path.tensors())
@@ -123,7 +123,7 @@ def test_the_path_goes_back_to_the_best_epoch(monkeypatch: pytest.MonkeyPatch) -
     """Or else numerator and denominator of the importance would belong to different paths."""
     losses = itertools.chain([1.0], itertools.repeat(2.0))
     monkeypatch.setattr("softmask.learning.fit.validate", lambda learner, task: (next(losses), 0.5))
-    method, task = SI(random_problem(tasks=1)), random_task()
+    method, task = SI(random_scenario(tasks=1)), random_task()
     method.begin_task(task)
     fit = Fit(method, task, Training(epochs=4)).run(1)
     best = [path.clone() for path in method.path.tensors()]
@@ -141,7 +141,7 @@ def test_a_task_begins_with_an_empty_path() -> None:
 
 
 def test_the_warning_counts_the_missing_one_half() -> None:
-    method = SI(random_problem(tasks=1), SI.Settings(strength=3.0))
+    method = SI(random_scenario(tasks=1), SI.Settings(strength=3.0))
     method.importance.tensors()[0][0, 0] = 2.0
     with pytest.warns(UserWarning, match="SI with strength 3"):
         method.make_optimizer(0.25)
@@ -162,7 +162,7 @@ def test_a_penalty_that_explodes_ends_the_run_as_diverged(tmp_path: Path) -> Non
 
 def test_before_the_first_task_the_anchor_is_the_initial_model() -> None:
     """The share of the first task is divided by the way from there, not from zero."""
-    method = SI(toy_problem([linear([[2.0]])], [nn.Linear(1, 1)]), SI.Settings(damping=0.1))
+    method = SI(toy_scenario([linear([[2.0]])], [nn.Linear(1, 1)]), SI.Settings(damping=0.1))
     move(method, weights=0.5, biases=0.0)
     method.path.tensors()[0].fill_(0.7)
     method.end_task(toy_task(torch.ones(2, 1), torch.zeros(2, dtype=torch.int64)))
@@ -171,7 +171,7 @@ def test_before_the_first_task_the_anchor_is_the_initial_model() -> None:
 
 @pytest.mark.parametrize("within", [True, False])
 def test_the_penalty_is_part_of_validation_unless_switched_off(within: bool) -> None:
-    method = SI(random_problem(tasks=1), SI.Settings(strength=0.5, penalty_in_validation=within)).eval()
+    method = SI(random_scenario(tasks=1), SI.Settings(strength=0.5, penalty_in_validation=within)).eval()
     for importance in method.importance.tensors():
         importance.fill_(1.0)
     move(method, weights=0.1, biases=0.0)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import build, load, run
 from softmask.experiments.runs.store import Store, StoredRun
-from softmask.learning.problem import Network, Problem
+from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.learning.training import PRESETS
 from softmask.methods.ncl import NCL
 from softmask.methods.spg import SPG
@@ -58,13 +58,13 @@ def test_state_without_heads_does_not_grow(tmp_path: Path) -> None:
     assert sizes[0] == sizes[1]
 
 
-def problem() -> Problem:
-    return Problem((1, 28, 28), (2, 2), Network(width=1 / 16, drop1=0.0, drop2=0.0))
+def scenario() -> Scenario:
+    return Scenario((1, 28, 28), (2, 2), NetworkConfig(width=1 / 16, drop1=0.0, drop2=0.0))
 
 
 def with_importance() -> SPG:
     torch.manual_seed(0)
-    method = SPG(problem())
+    method = SPG(scenario())
     method.mask.update({name: torch.rand_like(p) for name, p in method.mask.parameters().items()})
     method.mask.importance["fc1.layer.weight"][0] = 1.0
     return method
@@ -161,7 +161,7 @@ def test_dropout_is_on_while_importance_is_measured() -> None:
 
 def test_same_first_weights_as_ncl() -> None:
     torch.manual_seed(3)
-    spg = SPG(problem())
+    spg = SPG(scenario())
     torch.manual_seed(3)
-    ncl = NCL(problem())
+    ncl = NCL(scenario())
     assert all(torch.equal(a, b) for a, b in zip(spg.parameters(), ncl.parameters(), strict=True))

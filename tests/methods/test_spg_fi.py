@@ -6,7 +6,7 @@ import torch
 from softmask.methods.spg_fi import SPGFI, squashed
 from tests.core.examples import linear
 from tests.core.test_importance import FISHER_X, FISHER_Y, GOLDEN_A_HEAD
-from tests.learning.parts.toys import random_problem, random_task, toy_problem, toy_task
+from tests.learning.toys import random_scenario, random_task, toy_scenario, toy_task
 from tests.methods.comparing import built, learned, same_network
 
 
@@ -46,8 +46,8 @@ def test_the_other_squashings() -> None:
 
 def test_the_fisher_is_that_of_ewc() -> None:
     """Entries of the golden Fisher are equal in each tensor: the guard gives zero, raw values would not."""
-    problem = toy_problem([linear([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])], [linear(GOLDEN_A_HEAD)])
-    method, seen = SPGFI(problem, SPGFI.Settings(fisher_batch=2)), []
+    scenario = toy_scenario([linear([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])], [linear(GOLDEN_A_HEAD)])
+    method, seen = SPGFI(scenario, SPGFI.Settings(fisher_batch=2)), []
     original = squashed
 
     def spy(fisher: torch.Tensor, how: str) -> torch.Tensor:
@@ -75,9 +75,9 @@ def test_masks_lie_in_range_and_accumulate_by_maximum() -> None:
         assert importance.max() <= 1
         assert (importance >= once.importance[name]).all()
     assert 0 < 1 - twice.mean() < 1
-    assert {after_two.keep()[p] for p in after_two.heads.parameters()} == {1 - twice.mean()}
+    assert {after_two.update_scale()[p] for p in after_two.heads.parameters()} == {1 - twice.mean()}
 
 
 def test_old_heads_have_no_fisher() -> None:
     """It needs labels, and they have none for new data."""
-    assert SPGFI(random_problem(tasks=3)).measure(random_task(2)).cross == {}
+    assert SPGFI(random_scenario(tasks=3)).measure(random_task(2)).cross == {}

@@ -34,7 +34,7 @@ def test_the_threshold_itself_is_not_blocked() -> None:
     importance = torch.full((size,), 0.5)
     importance[0] = 0.5000001
     method = masked(0.5, [importance])
-    keep = method.keep()[method.backbone.fc1.layer.bias]
+    keep = method.update_scale()[method.backbone.fc1.layer.bias]
     assert keep[0] == 0
     assert (keep[1:] == 1).all()
 
@@ -45,7 +45,7 @@ def test_thresholding_and_maximum_may_change_places() -> None:
     importances = [torch.rand(size) for _ in range(3)]
     method = masked(0.6, importances)
     each = torch.stack([(importance > 0.6).float() for importance in importances]).amax(0)
-    assert torch.equal(1 - method.keep()[method.backbone.fc1.layer.bias], each)
+    assert torch.equal(1 - method.update_scale()[method.backbone.fc1.layer.bias], each)
 
 
 def test_what_is_remembered_stays_soft() -> None:

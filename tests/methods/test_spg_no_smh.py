@@ -10,7 +10,7 @@ def test_the_head_moves_freely_while_the_backbone_is_held_back() -> None:
     method, _ = built("spg-no-smh")
     assert isinstance(method, SPGWithoutMaskedHead)
     method.mask.update({name: torch.full_like(p, 0.75) for name, p in method.mask.parameters().items()})
-    keep = method.keep()
+    keep = method.update_scale()
     assert {keep[p] for p in method.heads.parameters()} == {1.0}
     assert all((keep[p] == 0.25).all() for p in method.backbone.parameters())
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import build, load
-from softmask.learning.problem import Network, Problem
 from softmask.learning.protocol import learn_sequence
+from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.learning.training import PRESETS, Training
 from softmask.methods.supsup import SupSup
 from softmask.testing import Memory
-from tests.methods.isolation import forgets, learn, learn_all, logits, made, random_task, small_problem
+from tests.methods.isolation import forgets, learn, learn_all, logits, made, random_task, small_scenario
 
 tasks = [random_task(index) for index in range(3)]
 
@@ -33,8 +33,8 @@ def test_no_weight_ever_changes() -> None:
 
 
 def test_weights_are_a_sign_times_the_constant_of_their_layer() -> None:
-    problem = Problem((3, 32, 32), (3, 3), Network(width=1 / 16, drop1=0.2, drop2=0.5))
-    method = made(SupSup, problem, share=0.25)
+    scenario = Scenario((3, 32, 32), (3, 3), NetworkConfig(width=1 / 16, drop1=0.2, drop2=0.5))
+    method = made(SupSup, scenario, share=0.25)
     dropped = {"conv1": 0.0, "conv2": 0.2, "conv3": 0.2, "fc1": 0.5, "fc2": 0.5}
     for name, block in method.backbone.named_blocks.items():
         weight = block.layer.weight
@@ -63,9 +63,9 @@ def note(seen: dict[str, float], name: str, layer: nn.Module, inputs: tuple[Tens
 def test_signal_keeps_its_scale_through_the_layers() -> None:
     """Pre-activations of training mode, with a share that would otherwise let the signal vanish."""
     torch.manual_seed(0)
-    problem = Problem((3, 32, 32), (5,), Network(width=1 / 2, drop1=0.2, drop2=0.5))
+    scenario = Scenario((3, 32, 32), (5,), NetworkConfig(width=1 / 2, drop1=0.2, drop2=0.5))
     for share in (0.5, 0.05):
-        method = made(SupSup, problem, share=share).train()
+        method = made(SupSup, scenario, share=share).train()
         seen: dict[str, float] = {}
         for name, block in method.backbone.named_blocks.items():
             block.layer.register_forward_hook(partial(note, seen, name))
@@ -100,9 +100,9 @@ def test_permuting_the_tasks_permutes_the_results() -> None:
 
 
 def test_tasks_with_different_numbers_of_classes() -> None:
-    problem = replace(small_problem(), classes=(3, 5, 2))
-    method = made(SupSup, problem)
-    for task, classes in zip(tasks, problem.classes, strict=True):
+    scenario = replace(small_scenario(), classes=(3, 5, 2))
+    method = made(SupSup, scenario)
+    for task, classes in zip(tasks, scenario.classes, strict=True):
         task = replace(random_task(task.id, classes), classes=classes)
         learn_all(method, [task])
         assert logits(method, task).shape == (32, classes)

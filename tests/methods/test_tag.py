@@ -11,7 +11,7 @@ from softmask.learning.fit import Fit
 from softmask.learning.training import Training
 from softmask.methods.tag import TAG
 from tests.core.examples import linear
-from tests.learning.parts.toys import random_problem, random_task, toy_problem, toy_task
+from tests.learning.toys import random_scenario, random_task, toy_scenario, toy_task
 from tests.methods.comparing import built, learned
 
 ANY = torch.ones(2, 2), torch.zeros(2, dtype=torch.int64)
@@ -30,8 +30,8 @@ def update(method: TAG, task: int, gradient: list[float], steps: int = 1) -> lis
 
 
 def one_weight(contrast: float = 5.0, tasks: int = 2) -> TAG:
-    problem = toy_problem([linear([[0.0, 0.0]])], [nn.Linear(1, 1) for _ in range(tasks)])
-    return TAG(problem, TAG.Settings(contrast=contrast))
+    scenario = toy_scenario([linear([[0.0, 0.0]])], [nn.Linear(1, 1) for _ in range(tasks)])
+    return TAG(scenario, TAG.Settings(contrast=contrast))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def by_formula(tasks: Tensor, b: float, lr: float) -> Tensor:
 def test_all_past_tasks_take_part_in_each_tensor_by_its_own_direction() -> None:
     """Gradients that change from step to step: a direction is that of the first moment, not of the last gradient."""
     torch.manual_seed(0)
-    method = TAG(toy_problem([linear([[0.0] * 3] * 2, [0.0] * 2)], [nn.Linear(2, 1)] * 3), TAG.Settings(contrast=2.0))
+    method = TAG(toy_scenario([linear([[0.0] * 3] * 2, [0.0] * 2)], [nn.Linear(2, 1)] * 3), TAG.Settings(contrast=2.0))
     layer = method.backbone[0]
     given = {layer.weight: torch.randn(3, 4, 2, 3), layer.bias: torch.randn(3, 4, 2)}
     for task in range(3):
@@ -133,7 +133,7 @@ def test_moments_begin_anew_with_each_task() -> None:
 def test_moments_go_back_to_the_best_epoch_but_the_past_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = itertools.chain([1.0], itertools.repeat(2.0))
     monkeypatch.setattr("softmask.learning.fit.validate", lambda learner, task: (next(losses), 0.5))
-    method, task = TAG(random_problem(tasks=3)), random_task(1)
+    method, task = TAG(random_scenario(tasks=3)), random_task(1)
     method.begin_task(task)
     fit = Fit(method, task, Training(epochs=3)).run(1)
     best = [tensor.clone() for tensor in (*method.first.tensors(), *method.second.tensors())]
@@ -153,7 +153,7 @@ def test_rate_and_floor_are_its_own() -> None:
 
 
 def test_the_forecast_says_that_memory_grows() -> None:
-    costs = [TAG.cost(random_problem(tasks)) for tasks in (2, 10)]
+    costs = [TAG.cost(random_scenario(tasks)) for tasks in (2, 10)]
     assert costs[1].kept_copies - costs[0].kept_copies == 16
     assert "grows" in costs[0].note
     assert costs[1].step > costs[0].step
@@ -161,9 +161,9 @@ def test_the_forecast_says_that_memory_grows() -> None:
 
 @pytest.mark.parametrize("block", [1, 4, 2**16])
 def test_by_formula_whatever_the_blocks(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("softmask.learning.parts.blocks.BLOCK", block)
+    monkeypatch.setattr("softmask.learning.per_parameter.BLOCK", block)
     torch.manual_seed(0)
-    method = TAG(toy_problem([linear([[0.0] * 3] * 5, [0.0] * 5)], [nn.Linear(5, 1)] * 3), TAG.Settings(contrast=2.0))
+    method = TAG(toy_scenario([linear([[0.0] * 3] * 5, [0.0] * 5)], [nn.Linear(5, 1)] * 3), TAG.Settings(contrast=2.0))
     layer = method.backbone[0]
     gradients = {layer.weight: torch.randn(3, 4, 5, 3), layer.bias: torch.randn(3, 4, 5)}
     for task in range(3):

@@ -12,14 +12,13 @@ from torch import nn
 
 from softmask.learning.fit import Fit
 from softmask.learning.method import Step
-from softmask.learning.parts.gaussian_layers import joined_strengths
-from softmask.learning.problem import Network, Problem
+from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.learning.seeds import Seeds
 from softmask.learning.training import Training
 from softmask.methods.ncl import NCL
-from softmask.methods.ucl import UCL
+from softmask.methods.ucl import UCL, joined_strengths
 from tests.core.examples import linear
-from tests.learning.parts.toys import random_problem, random_task, step_of, toy_problem, toy_task
+from tests.learning.toys import random_scenario, random_task, step_of, toy_scenario, toy_task
 from tests.methods.comparing import built, learned
 
 FOUR = toy_task(torch.ones(4, 2), torch.zeros(4, dtype=torch.int64), size=4)
@@ -32,8 +31,8 @@ def rho_of(deviation: float) -> float:
 @torch.no_grad()
 def golden(task: int) -> tuple[UCL, Step]:
     """One unit with two inputs; a share of noise of 0.25 makes the initial deviation 0.5."""
-    problem = toy_problem([linear([[0.0, 0.0]], [0.0])], [linear([[1.0]], [0.0]), linear([[1.0]], [0.0])])
-    method = UCL(problem, UCL.Settings(alpha=5.0, beta=0.002, noise_share=0.25))
+    scenario = toy_scenario([linear([[0.0, 0.0]], [0.0])], [linear([[1.0]], [0.0]), linear([[1.0]], [0.0])])
+    method = UCL(scenario, UCL.Settings(alpha=5.0, beta=0.002, noise_share=0.25))
     assert F.softplus(method.rhos[0]).item() == pytest.approx(0.5)
     for values, weight, bias, deviation in (
         ((method.old_means.tensors(), method.old_rhos.tensors()), [[1.0, 0.0]], 0.5, 0.25),
@@ -130,8 +129,8 @@ def test_at_the_old_means_nothing_pulls(task: int) -> None:
 def test_initial_weights() -> None:
     """Total variance 2 / inputs for a linear layer, 2 / outputs for a convolution, noise included."""
     torch.manual_seed(0)
-    problem = Problem((3, 32, 32), (2,), Network(width=0.5))
-    method = UCL(problem, UCL.Settings(noise_share=0.25))
+    scenario = Scenario((3, 32, 32), (2,), NetworkConfig(width=0.5))
+    method = UCL(scenario, UCL.Settings(noise_share=0.25))
     fc2, conv2 = method.backbone.fc2.layer, method.backbone.conv2.layer
     for layer, rho, fan in ((fc2, method.rhos[4], 1024), (conv2, method.rhos[1], 64 * 9)):
         deviation = F.softplus(rho.detach()).flatten()[0].item()
@@ -154,7 +153,7 @@ def test_evaluation_uses_means_training_draws() -> None:
 
 def test_every_weight_has_noise_of_its_own_with_the_deviation_of_its_unit() -> None:
     """Unit vectors in, weights out. The gradient reaches the mean as it is, the deviation through the noise."""
-    method = UCL(toy_problem([nn.Linear(300, 20)], [nn.Linear(20, 2)]))
+    method = UCL(toy_scenario([nn.Linear(300, 20)], [nn.Linear(20, 2)]))
     layer, (rho,) = method.backbone[0], method.rhos
     with torch.no_grad():
         rho.copy_(torch.linspace(-3, 1, 20).unsqueeze(1))
@@ -168,7 +167,7 @@ def test_every_weight_has_noise_of_its_own_with_the_deviation_of_its_unit() -> N
 
 
 def test_noise_is_drawn_once_for_a_batch_not_for_each_sample() -> None:
-    method = UCL(toy_problem([nn.Linear(6, 20)], [nn.Linear(20, 2)]))
+    method = UCL(toy_scenario([nn.Linear(6, 20)], [nn.Linear(20, 2)]))
     rows = method.train().features(torch.randn(1, 6).expand(5, 6), task=0)
     torch.testing.assert_close(rows, rows[:1].expand(5, 20))
 
@@ -201,15 +200,15 @@ def test_validation_is_the_cross_entropy_of_the_means() -> None:
 
 
 def test_parameters_are_those_of_ncl_and_one_for_each_unit() -> None:
-    problem = Problem((3, 32, 32), (10,) * 10)
-    counts = [sum(p.numel() for p in kind(problem).parameters()) for kind in (UCL, NCL)]
+    scenario = Scenario((3, 32, 32), (10,) * 10)
+    counts = [sum(p.numel() for p in kind(scenario).parameters()) for kind in (UCL, NCL)]
     assert counts[0] - counts[1] == 4544
 
 
 def test_both_rates_fall_together(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = itertools.chain([1.0], itertools.repeat(2.0))
     monkeypatch.setattr("softmask.learning.fit.validate", lambda learner, task: (next(losses), 0.5))
-    method, task = UCL(random_problem(tasks=1), UCL.Settings(rho_rate=4.0)), random_task()
+    method, task = UCL(random_scenario(tasks=1), UCL.Settings(rho_rate=4.0)), random_task()
     method.begin_task(task)
     fit, rates = Fit(method, task, Training()), []
     fit.after_epoch = lambda fit: rates.append([group["lr"] for group in fit.optimizer.param_groups])
@@ -227,7 +226,7 @@ def test_what_is_old_changes_at_task_ends_only() -> None:
 
 @pytest.mark.parametrize(("optimizer", "clipped"), [("sgd", True), ("adam", False)])
 def test_only_sgd_is_clipped(optimizer: str, clipped: bool) -> None:
-    method = UCL(random_problem(tasks=1), UCL.Settings(optimizer=optimizer, lr=1e-3))
+    method = UCL(random_scenario(tasks=1), UCL.Settings(optimizer=optimizer, lr=1e-3))
     task = random_task()
     method.begin_task(task)
     assert type(method.make_optimizer(1e-3)).__name__ == {"sgd": "MaskedSGD", "adam": "Adam"}[optimizer]
@@ -256,19 +255,19 @@ def test_the_share_of_noise_is_neither_none_nor_all(share: float) -> None:
 
 
 def test_adam_has_no_rate_that_its_springs_could_overtax() -> None:
-    method = UCL(random_problem(tasks=1), UCL.Settings(optimizer="adam", lr=1e-3, alpha=1e6))
+    method = UCL(random_scenario(tasks=1), UCL.Settings(optimizer="adam", lr=1e-3, alpha=1e6))
     method.begin_task(random_task())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         method.make_optimizer(1e-3)
-    plain = UCL(random_problem(tasks=1), UCL.Settings(lr=1e-3, alpha=1e6))
+    plain = UCL(random_scenario(tasks=1), UCL.Settings(lr=1e-3, alpha=1e6))
     plain.begin_task(random_task())
     with pytest.warns(UserWarning, match="may diverge"):
         plain.make_optimizer(1e-3)
 
 
 def test_what_is_old_stays_while_a_task_is_learned() -> None:
-    method, task = UCL(random_problem(tasks=2)), random_task()
+    method, task = UCL(random_scenario(tasks=2)), random_task()
     old = [tensor.clone() for tensor in (*method.old_means.tensors(), *method.old_rhos.tensors())]
     method.begin_task(task)
     Fit(method, task, Training(epochs=2)).run()
@@ -298,7 +297,7 @@ def test_noise_follows_from_the_seed_of_the_run() -> None:
     """The initial weights are the same here: only what is drawn for them may differ."""
     features = []
     for seed in (1, 1, 2):
-        method = UCL(replace(random_problem(tasks=1), seeds=Seeds(batches=seed)))
+        method = UCL(replace(random_scenario(tasks=1), seeds=Seeds(batches=seed)))
         features.append(method.train().features(torch.eye(3), task=0))
     assert torch.equal(features[0], features[1])
     assert not torch.equal(features[0], features[2])
@@ -308,7 +307,7 @@ def test_the_term_of_the_deviations_is_a_sum_over_the_units_of_all_layers() -> N
     """The golden has one unit, for which a mean over units is the same."""
     torch.manual_seed(0)
     layers = [nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5)]
-    method, task = UCL(toy_problem(layers, [nn.Linear(5, 2)]), UCL.Settings(beta=0.2)), random_task()
+    method, task = UCL(toy_scenario(layers, [nn.Linear(5, 2)]), UCL.Settings(beta=0.2)), random_task()
     method.begin_task(task)
     with torch.no_grad():
         for rho in method.rhos:
@@ -326,6 +325,6 @@ def test_the_term_of_the_deviations_is_a_sum_over_the_units_of_all_layers() -> N
 def test_initial_means_are_uniform() -> None:
     """Within the root of three deviations, the share of the noise taken out."""
     torch.manual_seed(0)
-    method = UCL(toy_problem([nn.Linear(50, 400)], [nn.Linear(400, 2)]), UCL.Settings(noise_share=0.25))
+    method = UCL(toy_scenario([nn.Linear(50, 400)], [nn.Linear(400, 2)]), UCL.Settings(noise_share=0.25))
     bound = math.sqrt(3 * 2 / 50 * 0.75)
     assert 0.999 * bound < method.backbone[0].weight.abs().max() <= bound

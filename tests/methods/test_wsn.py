@@ -9,7 +9,7 @@ from softmask.learning.fit import Fit
 from softmask.learning.method import Step
 from softmask.learning.networks import Backbone
 from softmask.methods.wsn import WSN
-from tests.methods.isolation import TRAINING, forgets, learn, learn_all, logits, made, random_task, small_problem
+from tests.methods.isolation import TRAINING, forgets, learn, learn_all, logits, made, random_task, small_scenario
 
 tasks = [random_task(index) for index in range(3)]
 
@@ -127,8 +127,8 @@ def test_full_capacity_still_learns() -> None:
 
 
 def test_masks_take_one_bit_a_weight_and_task() -> None:
-    problem = small_problem(tasks=3)
-    method = made(WSN, problem)
+    scenario = small_scenario(tasks=3)
+    method = made(WSN, scenario)
     entries = sum(weight.numel() for weight in weights(method).values())
     stored = sum(b.numel() * b.element_size() for name, b in method.masks.named_buffers() if name != "known")
     assert stored <= 3 * (entries / 8 + 5)

@@ -5,9 +5,7 @@ Remembers between tasks: nothing but the network.
 Cost: that of plain training.
 """
 
-from softmask.learning.catalogue import register
-from softmask.learning.method import Method
-from softmask.learning.task import Task
+from softmask.learning import Method, Task, register
 
 
 @register("first-features")

@@ -22,8 +22,8 @@ from softmask.experiments.runs.grid_forecast import GridForecast, forecast_grid
 from softmask.experiments.runs.settings_file import settings_changes
 from softmask.experiments.runs.store import Store
 from softmask.experiments.trackers import check_trackers, tracked
-from softmask.learning.catalogue import METHODS
 from softmask.learning.device import CPU, find_device, parse_device
+from softmask.learning.method_registry import METHODS
 
 ALL = "all"
 Names = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in `spg,ncl,one`, or `all`.")]

@@ -9,39 +9,39 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-KeptShare = Tensor | float
+Scale = Tensor | float
 
 
 class MaskedSGD(Optimizer):
-    """Plain SGD with `parameter <- parameter - lr * keep * gradient` (eq. 6 and 7).
+    """Plain SGD with `parameter <- parameter - lr * update_scale * gradient` (eq. 6 and 7).
 
-    `keep` maps a parameter to 1 - importance: a tensor of its shape, or one number for all of it. A parameter that is
-    not in it moves freely, by the same arithmetic: a mask of ones gives bit for bit the same as no mask. The shares
-    belong to a task, not to the optimizer's state: `state_dict` does not hold them.
+    `update_scale` maps a parameter to 1 - importance: a tensor of its shape, or one number for all of it. A parameter
+    that is not in it moves freely, by the same arithmetic: a scale of ones gives bit for bit the same as none. The
+    scales belong to a task, not to the optimizer's state: `state_dict` does not hold them.
     """
 
     def __init__(
         self,
         params: Iterable[Tensor] | Iterable[dict[str, Any]],
         lr: float,
-        keep: Mapping[Tensor, KeptShare] | None = None,
+        update_scale: Mapping[Tensor, Scale] | None = None,
     ) -> None:
         if lr < 0:
             raise ValueError(f"a learning rate is not negative: {lr}")
         super().__init__(params, {"lr": lr})
         known = {parameter for group in self.param_groups for parameter in group["params"]}
-        self._keep: dict[Tensor, Tensor] = {}
-        for parameter, share in (keep or {}).items():
+        self._scales: dict[Tensor, Tensor] = {}
+        for parameter, scale in (update_scale or {}).items():
             if parameter not in known:
-                raise ValueError("keep names a parameter that the optimizer does not train")
-            self._keep[parameter] = self._as_tensor(parameter, share)
+                raise ValueError("update_scale names a parameter that the optimizer does not train")
+            self._scales[parameter] = self._as_tensor(parameter, scale)
 
     @staticmethod
-    def _as_tensor(parameter: Tensor, share: KeptShare) -> Tensor:
-        share = torch.as_tensor(share, dtype=parameter.dtype, device=parameter.device).detach()
-        if share.dim() > 0 and share.shape != parameter.shape:
-            raise ValueError(f"a mask of shape {tuple(share.shape)} for a parameter of {tuple(parameter.shape)}")
-        return share
+    def _as_tensor(parameter: Tensor, scale: Scale) -> Tensor:
+        scale = torch.as_tensor(scale, dtype=parameter.dtype, device=parameter.device).detach()
+        if scale.dim() > 0 and scale.shape != parameter.shape:
+            raise ValueError(f"a mask of shape {tuple(scale.shape)} for a parameter of {tuple(parameter.shape)}")
+        return scale
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -58,11 +58,11 @@ class MaskedSGD(Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-                    parameter.addcmul_(gradient, self._kept_share(parameter), value=-float(group["lr"]))
+                    parameter.addcmul_(gradient, self._scale_of(parameter), value=-float(group["lr"]))
         return loss
 
-    def _kept_share(self, parameter: Tensor) -> Tensor:
-        if parameter not in self._keep:
+    def _scale_of(self, parameter: Tensor) -> Tensor:
+        if parameter not in self._scales:
             # A one, not a plain addition: `add_` may round differently from `addcmul_`.
-            self._keep[parameter] = self._as_tensor(parameter, 1.0)
-        return self._keep[parameter]
+            self._scales[parameter] = self._as_tensor(parameter, 1.0)
+        return self._scales[parameter]

@@ -1,0 +1,59 @@
+"""The public door for methods: all that a method of another package is written against.
+
+    from softmask.learning import Method, Step, Task, register, search
+
+`docs/adding-a-method.md` shows how; `softmask.testing` holds the contract.
+"""
+
+from softmask.learning.capacity import blocked_shares
+from softmask.learning.evaluation import accuracy, evaluating
+from softmask.learning.fit import DivergedError, Fit, Fitter
+from softmask.learning.method import Cost, Facts, Method, Step, sgd_with_two_rates
+from softmask.learning.method_registry import METHODS, register
+from softmask.learning.networks import Backbone, Block
+from softmask.learning.penalty import QuadraticPenaltyMethod
+from softmask.learning.per_parameter import PerParameter
+from softmask.learning.replay import ClassBalancedBuffer, ReplayBuffer, ReservoirBuffer
+from softmask.learning.scenario import NetworkConfig, Scenario
+from softmask.learning.seeds import Draws, Seeds, derive
+from softmask.learning.settings import require_above_zero, require_not_negative, require_share, search
+from softmask.learning.task import Batches, Normalisation, Task, TaskSequence
+from softmask.learning.training import PRESETS, Training
+
+__all__ = [
+    "METHODS",
+    "PRESETS",
+    "Backbone",
+    "Batches",
+    "Block",
+    "ClassBalancedBuffer",
+    "Cost",
+    "DivergedError",
+    "Draws",
+    "Facts",
+    "Fit",
+    "Fitter",
+    "Method",
+    "NetworkConfig",
+    "Normalisation",
+    "PerParameter",
+    "QuadraticPenaltyMethod",
+    "ReplayBuffer",
+    "ReservoirBuffer",
+    "Scenario",
+    "Seeds",
+    "Step",
+    "Task",
+    "TaskSequence",
+    "Training",
+    "accuracy",
+    "blocked_shares",
+    "derive",
+    "evaluating",
+    "register",
+    "require_above_zero",
+    "require_not_negative",
+    "require_share",
+    "search",
+    "sgd_with_two_rates",
+]

@@ -14,9 +14,9 @@ for task in method.stages(tasks, training):
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -26,8 +26,9 @@ from torch.optim import Optimizer
 
 from softmask.kernels.masked_sgd import MaskedSGD
 from softmask.learning.device import random_apart
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
+from softmask.learning.settings import NoSettings
 from softmask.learning.task import Task
 from softmask.learning.training import Training, scaled
 
@@ -50,13 +51,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class NoSettings:
-    """The method has nothing to set."""
-
-    __pydantic_config__ = {"extra": "forbid"}
-
-
-@dataclass(frozen=True)
 class Cost:
     """What a run of a method is expected to take, in units of plain fine-tuning (NCL)."""
 
@@ -72,52 +66,6 @@ class Cost:
     """What grows with the number of tasks, in words."""
 
 
-def search(
-    default: Any,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    log: bool = False,
-    choices: Sequence[Any] | None = None,
-) -> Any:
-    """A field of a method's `Settings` with the range that a hyper-parameter search goes through.
-
-    Either from `low` to `high`, by factors if `log`; or one of `choices`, which are numbers, text, true or false.
-    """
-    if choices is not None:
-        if (
-            not choices
-            or (low, high) != (None, None)
-            or not all(isinstance(each, (int, float, str)) for each in choices)
-        ):
-            raise ValueError(f"search: choices are a few numbers or texts, without low and high, not {choices!r}")
-    elif low is None or high is None or not low < high or (log and not low > 0):
-        raise ValueError(f"search: needs low < high{', both above 0 for log' if log else ''}; low={low}, high={high}")
-    return field(default=default, metadata={"search": {"low": low, "high": high, "log": log, "choices": choices}})
-
-
-def require_above_zero(settings: Any, *names: str) -> None:
-    """For the `__post_init__` of a method's `Settings`: what may be None is checked where it is not."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} must be above 0, not {value}")
-
-
-def require_not_negative(settings: Any, *names: str) -> None:
-    """As `require_above_zero`, where zero turns something off."""
-    for name in names:
-        if not getattr(settings, name) >= 0:
-            raise ValueError(f"{name} must not be negative: {getattr(settings, name)}")
-
-
-def require_share(settings: Any, name: str) -> None:
-    """As `require_above_zero`, for a part of something."""
-    value = getattr(settings, name)
-    if not 0 < value <= 1:
-        raise ValueError(f"{name} must lie above 0 and up to 1, not {value}")
-
-
 class Method(nn.Module):
     """One continual learner. All that it remembers is in `state_dict()`."""
 
@@ -130,21 +78,21 @@ class Method(nn.Module):
     """Whether the heads of earlier tasks may change; by default they stay, to the bit."""
     clip: ClassVar[float | None] = None
     """Largest joint norm of all gradients."""
-    settled: ClassVar[tuple[str, ...]] = ()
-    """Parts of which nothing but trainable parameters changes while a task is learned: snapshots, made in every epoch,
-    leave the rest of them out. Only saves memory and time."""
+    not_in_snapshot: ClassVar[tuple[str, ...]] = ()
+    """Parts of which only trainable parameters change while a task is learned: the snapshots of every epoch leave the
+    rest of them out. Only saves memory and time."""
 
-    def __init__(self, problem: Problem, settings: Any = None) -> None:
+    def __init__(self, scenario: Scenario, settings: Any = None) -> None:
         super().__init__()
-        self.problem = problem
+        self.scenario = scenario
         self.settings = self.Settings() if settings is None else settings
         self.build()
 
     # The model
 
     def build(self) -> None:
-        self.backbone = self.problem.backbone()
-        self.heads = self.problem.heads(self.backbone.widths[-1])
+        self.backbone = self.scenario.backbone()
+        self.heads = self.scenario.heads(self.backbone.widths[-1])
 
     def features(self, x: Tensor, task: int) -> Tensor:
         return self.backbone(x)
@@ -157,7 +105,7 @@ class Method(nn.Module):
     def stages(self, tasks: Sequence[Task], training: Training) -> Sequence[Task]:
         """What is learned one after another, in batches as the training says."""
         return [
-            task.batched(training.batch, shuffle=training.shuffle, seed=derive(self.problem.seeds.batches, task.name))
+            task.batched(training.batch, shuffle=training.shuffle, seed=derive(self.scenario.seeds.batches, task.name))
             for task in tasks
         ]
 
@@ -213,11 +161,11 @@ class Method(nn.Module):
     def make_optimizer(self, lr: float) -> Optimizer:
         """Plain SGD on what is trainable."""
         trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        keep = self.keep()
-        return MaskedSGD(trainable, lr, keep={p: keep[p] for p in trainable if p in keep})
+        scale = self.update_scale()
+        return MaskedSGD(trainable, lr, update_scale={p: scale[p] for p in trainable if p in scale})
 
-    def keep(self) -> Mapping[nn.Parameter, Tensor | float]:
-        """What share of its update each parameter keeps; all of it where nothing is said."""
+    def update_scale(self) -> Mapping[nn.Parameter, Tensor | float]:
+        """The factor of each parameter's update, a number or a tensor of its shape; 1 for those that are not named."""
         return {}
 
     # What is kept
@@ -225,14 +173,14 @@ class Method(nn.Module):
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of all parameters and buffers that may change while a task is learned.
 
-        Those that are frozen, too, unless their part is settled: a teacher that follows the weights is, and `learn` may
-        freeze first one part and then another.
+        Frozen ones too, unless their part is named in `not_in_snapshot`: a teacher may follow the weights, and `learn`
+        may freeze first one part and then another.
         """
         named = itertools.chain(self.named_parameters(), self.named_buffers())
         return {
             name: tensor.detach().clone()
             for name, tensor in named
-            if tensor.requires_grad or name.partition(".")[0] not in self.settled
+            if tensor.requires_grad or name.partition(".")[0] not in self.not_in_snapshot
         }
 
     @torch.no_grad()
@@ -250,16 +198,29 @@ class Method(nn.Module):
         does not.
         """
         with random_apart():
-            torch.manual_seed(derive(self.problem.seeds.batches, task.name, type(self).__name__))
+            torch.manual_seed(derive(self.scenario.seeds.batches, task.name, type(self).__name__))
             yield
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
+    def cost(cls, scenario: Scenario) -> Cost:
         """What `--dry-run` tells."""
         return Cost()
 
     @classmethod
-    def learnable(cls, problem: Problem) -> int:
+    def learnable(cls, scenario: Scenario) -> int:
         """How many numbers are learned over the whole sequence, as the paper's table of network sizes counts them."""
         with torch.device("meta"):  # shapes without memory
-            return sum(parameter.numel() for parameter in cls(problem).parameters() if parameter.requires_grad)
+            return sum(parameter.numel() for parameter in cls(scenario).parameters() if parameter.requires_grad)
+
+
+def sgd_with_two_rates(method: Method, apart: Iterable[nn.Parameter], lr: float, factor: float) -> MaskedSGD:
+    """Plain SGD: the parameters `apart` at `factor` times the learning rate, the other trainable ones at `lr`.
+
+    The rate of the first group is the one that schedules and reports use.
+    """
+    known = {id(parameter) for parameter in apart}
+    trainable = [parameter for parameter in method.parameters() if parameter.requires_grad]
+    others = [parameter for parameter in trainable if id(parameter) not in known]
+    own = [parameter for parameter in trainable if id(parameter) in known]
+    groups: list[dict[str, Any]] = [{"params": others}, {"params": own, "lr": lr * factor}]
+    return MaskedSGD(groups, lr)

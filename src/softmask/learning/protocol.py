@@ -60,7 +60,7 @@ def learn_sequence(
     for stage in range(done, len(stages)):
         task = stages[stage]
         # The draws of a task follow from the seed and the task, not from what came before: no state to carry over.
-        torch.manual_seed(derive(method.problem.seeds.batches, "learn", task.name))
+        torch.manual_seed(derive(method.scenario.seeds.batches, "learn", task.name))
         _learn_stage(method, task, stage, training, journal, watch)
         learned = sorted(i for earlier in stages[: stage + 1] for i in earlier.ids)
         _measure(method, tasks, learned, task.id, journal, tests)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Normalisation(NamedTuple):
@@ -190,3 +190,11 @@ def sample_digest(*sample_ids: Sequence[int]) -> str:
     for ids in sample_ids:
         digest.update((",".join(map(str, ids)) + ";").encode())
     return digest.hexdigest()[:12]
+
+
+def avoid_singleton_batch(network: nn.Module, size: int, count: int) -> int:
+    """The batch size, enlarged where the last batch would be a single sample, on which batch norm cannot train."""
+    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in network.modules()):
+        while count > 1 and count % size == 1:
+            size += 1
+    return size

@@ -20,22 +20,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from softmask.learning.catalogue import register
-from softmask.learning.evaluation import evaluating
-from softmask.learning.method import Cost, Method, Step, require_above_zero, require_not_negative, search
-from softmask.learning.parts.draws import Draws
-from softmask.learning.parts.memory import Memory
-from softmask.learning.parts.mixed_tasks import mixed_loss
-from softmask.learning.parts.pull import inner_product
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
+from softmask.learning import (
+    ClassBalancedBuffer,
+    Cost,
+    Draws,
+    Method,
+    Scenario,
+    Step,
+    Task,
+    evaluating,
+    register,
+    require_above_zero,
+    require_not_negative,
+    search,
+)
+from softmask.learning.mixed_tasks import mixed_loss
+from softmask.learning.per_parameter import inner_product
 
 
 @register("a-gem")
 class AGEM(Method):
     title = "A-GEM"
     moves_old_heads = True
-    settled = ("memory",)
+    not_in_snapshot = ("memory",)
 
     @dataclass(frozen=True)
     class Settings:
@@ -54,8 +61,8 @@ class AGEM(Method):
 
     def build(self) -> None:
         super().build()
-        self.memory = Memory(self.problem, self.settings.per_class)
-        self.draws = Draws(self.problem.seeds.batches, type(self).__name__)
+        self.memory = ClassBalancedBuffer(self.scenario, self.settings.per_class)
+        self.draws = Draws(self.scenario.seeds.batches, type(self).__name__)
 
     def begin_task(self, task: Task) -> None:
         for index, head in enumerate(self.heads):
@@ -79,9 +86,9 @@ class AGEM(Method):
             self.memory.add(task)
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        settings, tasks = cls.Settings(), problem.num_tasks
-        *before, images = (settings.per_class * sum(problem.classes[:task]) for task in range(tasks + 1))
+    def cost(cls, scenario: Scenario) -> Cost:
+        settings, tasks = cls.Settings(), scenario.num_tasks
+        *before, images = (settings.per_class * sum(scenario.classes[:task]) for task in range(tasks + 1))
         # A memory that is smaller than the reference batch is used up.
         reference = sum(min(1.0, kept / settings.reference_batch) for kept in before) / tasks
         return Cost(step=1 + 4 * reference, note=f"keeps {images:,} images by the last task")

@@ -18,7 +18,8 @@ Cost: a new network and a read-out of every earlier task for each task: grows wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -26,18 +27,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from softmask.learning.catalogue import register
-from softmask.learning.device import random_states, set_random_states
-from softmask.learning.evaluation import accuracy, evaluating
-from softmask.learning.fit import Fitter
-from softmask.learning.method import Cost, Facts, Step, require_above_zero, search
-from softmask.learning.parts.attention import KnowledgeAttention
-from softmask.learning.parts.own_rate import sgd_with_own_rate
-from softmask.learning.parts.similarity import Rate, readout_accuracy, reference_accuracy
-from softmask.learning.parts.unit_gates import gated
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
+from softmask.errors import SoftmaskError
+from softmask.learning import (
+    Batches,
+    Cost,
+    Facts,
+    Fit,
+    Fitter,
+    Method,
+    Scenario,
+    Step,
+    Task,
+    Training,
+    accuracy,
+    derive,
+    evaluating,
+    register,
+    require_above_zero,
+    search,
+    sgd_with_two_rates,
+)
+from softmask.learning.device import random_apart, random_states, set_random_states
+from softmask.learning.evaluation import EVALUATION_BATCH, validate
+from softmask.learning.unit_gates import gated
 from softmask.methods.hat import HAT
+
+ATTENTION_DROPOUT = 0.1
+NORM_EPSILON = 1e-6
 
 
 @register("cat")
@@ -65,8 +81,8 @@ class CAT(HAT):
 
     def build(self) -> None:
         super().build()
-        width, tasks = self.backbone.widths[-1], self.problem.num_tasks
-        self.attending_heads = self.problem.heads(width)
+        width, tasks = self.backbone.widths[-1], self.scenario.num_tasks
+        self.attending_heads = self.scenario.heads(width)
         self.queries = nn.ParameterList(torch.randn(width) for _ in range(tasks))
         self.attention = KnowledgeAttention(width, self.settings.attention_heads)
         self.register_buffer("similar", torch.zeros(tasks, tasks, dtype=torch.bool))
@@ -91,7 +107,7 @@ class CAT(HAT):
     def make_optimizer(self, lr: float) -> Optimizer:
         parts = (self.attention, self.queries, self.attending_heads)
         attention = (parameter for part in parts for parameter in part.parameters())
-        return sgd_with_own_rate(self, attention, lr, self.settings.attention_rate)
+        return sgd_with_two_rates(self, attention, lr, self.settings.attention_rate)
 
     def learn(self, task: Task, fit: Fitter) -> None:
         if "tried" not in fit.notes:
@@ -107,11 +123,11 @@ class CAT(HAT):
 
     def try_earlier_tasks(self, task: Task, fit: Fitter) -> Facts:
         """Validation accuracies of a new network and of every earlier task's read-out."""
-        rate, plain = Rate(self.settings.lr), super().forward
-        reference = reference_accuracy(self.problem, task, fit, rate)
+        settings, plain = ReadoutSettings(self.settings.lr), super().forward
+        reference = reference_accuracy(self.scenario, task, fit, settings)
         with evaluating(self):
             readouts = [
-                readout_accuracy(self.problem, task, fit.training, source, partial(plain, task=source), rate)
+                readout_accuracy(self.scenario, task, fit.training, source, partial(plain, task=source), settings)
                 for source in range(task.id)
             ]
         return {"reference": reference, "readouts": readouts}
@@ -147,31 +163,150 @@ class CAT(HAT):
         return facts | self.tried | {"similar": similar, "attends": bool(self.attends[task.id])}
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        earlier = (problem.num_tasks - 1) / 2  # on average
+    def cost(cls, scenario: Scenario) -> Cost:
+        earlier = (scenario.num_tasks - 1) / 2  # on average
         return Cost(
             # A new network, the task itself, the attention block, and a pass for each similar task: half of them, say.
             step=1 + 1.1 + 1.5 + earlier / 2,
-            task_end_passes=problem.num_tasks * earlier / 3,
+            task_end_passes=scenario.num_tasks * earlier / 3,
             kept_copies=5,
             note="every earlier task is tried on each new one: the cost grows with the square of the number of tasks",
         )
 
     @classmethod
-    def learnable(cls, problem: Problem) -> int:
+    def learnable(cls, scenario: Scenario) -> int:
         """All modules of the authors' code, of which some are never used; for those that are see `used_parameters`."""
         with torch.device("meta"):
-            heads = problem.heads(problem.backbone().widths[-1])
-            fusion_heads = problem.heads(2 * problem.backbone().widths[-1])
-            units = sum(problem.backbone().widths) * problem.num_tasks
+            heads = scenario.heads(scenario.backbone().widths[-1])
+            fusion_heads = scenario.heads(2 * scenario.backbone().widths[-1])
+            units = sum(scenario.backbone().widths) * scenario.num_tasks
         unused = sum(p.numel() for part in (heads, fusion_heads) for p in part.parameters()) + units
-        return cls.used_parameters(problem) + unused
+        return cls.used_parameters(scenario) + unused
 
     @classmethod
-    def used_parameters(cls, problem: Problem) -> int:
+    def used_parameters(cls, scenario: Scenario) -> int:
         """The method, a network to compare with and its heads, and a read-out from every task to every task."""
         with torch.device("meta"):
-            method = cls(problem)
+            method = cls(scenario)
         again = [method.backbone, method.heads]
-        readouts = sum(n * (source + 1) for source in problem.classes for n in problem.classes)
+        readouts = sum(n * (source + 1) for source in scenario.classes for n in scenario.classes)
         return sum(p.numel() for part in (method, *again) for p in part.parameters()) + readouts
+
+
+class KnowledgeAttention(nn.Module):
+    """A transformer's block with one query, the task's own, and the features under earlier tasks' gates to look at.
+
+    Normalisation comes first: query + attention(norm(query), knowledge), then x + feed_forward(norm(x)), then a norm.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise SoftmaskError(f"{heads} attention heads do not divide {width} features")
+        self.heads = heads
+        self.query, self.key, self.value, self.output = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.before_attention, self.before_feeding, self.last = (
+            nn.LayerNorm(width, eps=NORM_EPSILON) for _ in range(3)
+        )
+        self.feed = nn.Sequential(
+            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.Dropout(ATTENTION_DROPOUT)
+        )
+
+    def forward(self, query: Tensor, knowledge: Tensor) -> Tensor:
+        """(width) and (batch, sources, width) to (batch, width)."""
+        weights = F.dropout(self.weights(query, knowledge), ATTENTION_DROPOUT, self.training)
+        values = self._by_head(self.value(knowledge))
+        looked_at = torch.einsum("bsh,bshw->bhw", weights, values).flatten(1)
+        x = query + F.dropout(self.output(looked_at), ATTENTION_DROPOUT, self.training)
+        return self.last(x + self.feed(self.before_feeding(x)))
+
+    def weights(self, query: Tensor, knowledge: Tensor) -> Tensor:
+        """How much each head looks at each source: (batch, sources, heads), 1 in sum over the sources."""
+        asked = self._by_head(self.query(self.before_attention(query)))
+        scores = torch.einsum("hw,bshw->bsh", asked, self._by_head(self.key(knowledge)))
+        return (scores / asked.size(-1) ** 0.5).softmax(1)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1))
+
+
+@dataclass(frozen=True)
+class ReadoutSettings:
+    lr: float | None = None
+    """Learning rate of the method that asks; None means the training's."""
+
+
+class Reference(Method):
+    """A new network for one task, whose logits go through a linear read-out as those of a probe do."""
+
+    title = "reference"
+    Settings = ReadoutSettings
+
+    def build(self) -> None:
+        self.backbone = self.scenario.backbone()
+        (classes,) = self.scenario.classes
+        head = nn.Linear(self.backbone.widths[-1], classes)
+        self.heads = nn.ModuleList([nn.Sequential(head, nn.Linear(classes, classes))])
+
+    def forward(self, x: Tensor, task: int) -> Tensor:
+        return self.heads[0](self.backbone(x))
+
+
+class Readout(Method):
+    """A linear map from an earlier task's logits, which are its input, to the classes of a new task."""
+
+    title = "readout"
+    Settings = ReadoutSettings
+
+    def build(self) -> None:
+        self.heads = self.scenario.heads(self.scenario.input_shape[0])
+
+    def forward(self, x: Tensor, task: int) -> Tensor:
+        return self.heads[0](x)
+
+
+def reference_accuracy(scenario: Scenario, task: Task, fit: Fitter, settings: ReadoutSettings) -> float:
+    """Validation accuracy of a network that learns the task alone; always from the same first weights."""
+    with random_apart():
+        torch.manual_seed(derive(scenario.seeds.init, "reference"))
+        reference = Reference(replace(scenario, classes=(task.classes,)), settings).to(task.train.device)
+    trial = fit(reference, "reference")
+    if trial.epoch == 0:  # not resumed
+        torch.manual_seed(derive(scenario.seeds.batches, "reference", task.name))
+    reached = _best_accuracy(trial.run())
+    fit.drop("reference")
+    return reached
+
+
+def readout_accuracy(
+    scenario: Scenario,
+    task: Task,
+    training: Training,
+    source: int,
+    logits: Callable[[Tensor], Tensor],
+    settings: ReadoutSettings,
+) -> float:
+    """Validation accuracy of the best linear read-out of an earlier task's logits.
+
+    The earlier task's network is fixed and its dropout off, so its logits are computed once. This is quick: after a
+    kill it is simply repeated. Its draws follow from the tasks and leave those of others alone.
+    """
+    with random_apart():
+        torch.manual_seed(derive(scenario.seeds.batches, "readout", source, task.name))
+        train, val = (_logits_of(logits, batches) for batches in (task.train, task.val))
+        on_logits = replace(scenario, input_shape=(train.images.size(1), 1, 1), classes=(task.classes,))
+        readout = Readout(on_logits, settings).to(task.train.device)
+        probed = replace(task, train=train, val=val)
+        return _best_accuracy(Fit(readout, probed, training).run())
+
+
+def _best_accuracy(trial: Fit) -> float:
+    """On the validation set. One that was never finite is measured at its first weights and does not end the run."""
+    trial.learner.restore(trial.best)
+    return validate(trial.learner, trial.task)[1]
+
+
+@torch.no_grad()
+def _logits_of(logits: Callable[[Tensor], Tensor], batches: Batches) -> Batches:
+    seen = torch.cat([logits(x) for x, _ in batches.batched(EVALUATION_BATCH)])
+    return Batches(seen, batches.y, batches.size, shuffle=batches.shuffle, seed=batches.seed, device=batches.device)

@@ -21,16 +21,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softmask.core import fisher_importance
-from softmask.learning.batch_size import without_a_rest_of_one
-from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Method, require_above_zero, require_not_negative, search
-from softmask.learning.parts.anchored import Anchored
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
+from softmask.learning import (
+    Cost,
+    Facts,
+    Method,
+    QuadraticPenaltyMethod,
+    Scenario,
+    Task,
+    register,
+    require_above_zero,
+    require_not_negative,
+    search,
+)
+from softmask.learning.task import avoid_singleton_batch
 
 
 @register("ewc")
-class EWC(Anchored):
+class EWC(QuadraticPenaltyMethod):
     title = "EWC"
     clip = 100.0
 
@@ -72,15 +79,15 @@ class EWC(Anchored):
         return (new + past_tasks * old) / (past_tasks + 1)
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
+    def cost(cls, scenario: Scenario) -> Cost:
         # Batches of 20 cost about twice as much an image as batches of 64.
-        return Cost(step=1.15, task_end_passes=2 * problem.num_tasks, kept_copies=2)
+        return Cost(step=1.15, task_end_passes=2 * scenario.num_tasks, kept_copies=2)
 
 
 def task_fisher(method: Method, task: Task, batch: int, *, dropout: bool) -> dict[str, Tensor]:
     """The task's Fisher at the present weights, under draws that belong to this method and task alone."""
     head = method.heads[task.id]
-    batches = task.train.batched(without_a_rest_of_one(method, batch, task.train.count))
+    batches = task.train.batched(avoid_singleton_batch(method, batch, task.train.count))
     with method.own_randomness(task), torch.enable_grad():
         method.train(dropout)
         fisher = fisher_importance(method.backbone, batches, lambda x, y: F.cross_entropy(head(method.backbone(x)), y))

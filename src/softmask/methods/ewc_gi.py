@@ -17,11 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, require_above_zero, require_not_negative, search
+from softmask.learning import Cost, Scenario, Task, register, require_above_zero, require_not_negative, search
 from softmask.learning.parts.importance import task_importance
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
 from softmask.methods.ewc import EWC
 from softmask.methods.spg import SPG
 
@@ -57,6 +54,6 @@ class EWCGI(EWC):
         return torch.maximum(old, new)
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        step, ends = EWC.cost(problem).step, SPG.cost(problem)
+    def cost(cls, scenario: Scenario) -> Cost:
+        step, ends = EWC.cost(scenario).step, SPG.cost(scenario)
         return Cost(step=step, task_end_passes=ends.task_end_passes, kept_copies=2, note=ends.note)

@@ -23,12 +23,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, require_not_negative, search
-from softmask.learning.parts.capacity import blocked_shares
-from softmask.learning.parts.unit_gates import between_used_units, gated, keep_only, scale_down
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
+from softmask.learning import (
+    Cost,
+    Facts,
+    Method,
+    Scenario,
+    Step,
+    Task,
+    blocked_shares,
+    register,
+    require_above_zero,
+    require_not_negative,
+    search,
+)
+from softmask.learning.unit_gates import between_used_units, gated, keep_only, scale_down
 
 EMBEDDING_LIMIT = 6.0
 COSH_LIMIT = 50.0
@@ -65,7 +73,7 @@ class HAT(Method):
     def build(self) -> None:
         super().build()
         units = sum(self.backbone.widths)
-        self.embeddings = nn.ParameterList(torch.randn(units) for _ in self.problem.classes)
+        self.embeddings = nn.ParameterList(torch.randn(units) for _ in self.scenario.classes)
         self.hard = self.settings.gates == "hard"
         self.register_buffer("used", torch.zeros(units, dtype=torch.bool if self.hard else torch.float32))
 
@@ -137,5 +145,5 @@ class HAT(Method):
         return {"blocked": blocked_shares(blocked), "open_units": self.hard_gates(task.id).float().mean().item()}
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
+    def cost(cls, scenario: Scenario) -> Cost:
         return Cost(step=1.1)

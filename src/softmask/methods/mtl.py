@@ -18,13 +18,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Method, Step, require_above_zero, search
-from softmask.learning.parts.mixed_tasks import mixed_loss, own_head_logits, places
-from softmask.learning.problem import Problem
-from softmask.learning.seeds import derive
-from softmask.learning.task import Batches, Task, sample_digest
-from softmask.learning.training import Training
+from softmask.learning import (
+    Batches,
+    Cost,
+    Method,
+    Scenario,
+    Step,
+    Task,
+    Training,
+    derive,
+    register,
+    require_above_zero,
+    search,
+)
+from softmask.learning.mixed_tasks import mixed_loss, own_head_logits, places
+from softmask.learning.task import sample_digest
 
 
 @register("mtl")
@@ -43,7 +51,7 @@ class MTL(Method):
 
     def stages(self, tasks: Sequence[Task], training: Training) -> Sequence[Task]:
         merged = joined(tasks)
-        seed = derive(self.problem.seeds.batches, merged.name)
+        seed = derive(self.scenario.seeds.batches, merged.name)
         mixed = replace(merged, train=merged.train.mixed(seed))
         return [mixed.batched(training.joint_batch, shuffle=training.shuffle, seed=seed)]
 
@@ -61,7 +69,7 @@ class MTL(Method):
         return F.cross_entropy(logits, right), (logits.argmax(1) == right).sum()
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
+    def cost(cls, scenario: Scenario) -> Cost:
         return Cost(note="the data of all tasks are needed at once")
 
 

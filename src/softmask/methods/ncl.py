@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softmask.learning.catalogue import register
-from softmask.learning.method import Method, require_above_zero, search
+from softmask.learning import Method, register, require_above_zero, search
 
 
 @register("ncl")

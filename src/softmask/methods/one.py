@@ -12,23 +12,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from softmask.learning.catalogue import register
+from softmask.learning import Cost, Method, Scenario, Task, derive, register
 from softmask.learning.device import random_apart
-from softmask.learning.method import Cost, Method
-from softmask.learning.problem import Problem
-from softmask.learning.seeds import derive
-from softmask.learning.task import Task
 
 
 @register("one")
 class ONE(Method):
     title = "ONE"
     never_forgets = True
-    settled = ("backbones",)
+    not_in_snapshot = ("backbones",)
 
     def build(self) -> None:
-        self.backbones = nn.ModuleList(self.problem.backbone() for _ in self.problem.classes)
-        self.heads = self.problem.heads(self.problem.backbone().widths[-1])
+        self.backbones = nn.ModuleList(self.scenario.backbone() for _ in self.scenario.classes)
+        self.heads = self.scenario.heads(self.scenario.backbone().widths[-1])
 
     def features(self, x: Tensor, task: int) -> Tensor:
         return self.backbones[task](x)
@@ -38,16 +34,16 @@ class ONE(Method):
         for index, backbone in enumerate(self.backbones):
             backbone.requires_grad_(index == task.id)
         with random_apart():
-            torch.manual_seed(derive(self.problem.seeds.init, task.name))
+            torch.manual_seed(derive(self.scenario.seeds.init, task.name))
             for layer in (*self.backbones[task.id].modules(), self.heads[task.id]):
                 if isinstance(layer, (nn.Conv2d, nn.Linear)):
                     layer.reset_parameters()
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        return Cost(kept_copies=problem.num_tasks - 1, note="one network for each task")
+    def cost(cls, scenario: Scenario) -> Cost:
+        return Cost(kept_copies=scenario.num_tasks - 1, note="one network for each task")
 
     @classmethod
-    def learnable(cls, problem: Problem) -> int:
+    def learnable(cls, scenario: Scenario) -> int:
         """One network, as the paper counts."""
-        return Method.learnable(problem)
+        return Method.learnable(scenario)

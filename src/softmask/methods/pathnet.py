@@ -17,31 +17,51 @@ Cost: a step takes less than half as long as plain training; in the long schedul
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from softmask.learning.catalogue import register
-from softmask.learning.fit import Fit, Fitter
-from softmask.learning.method import Cost, Facts, Method, require_above_zero, search
-from softmask.learning.networks import Backbone
-from softmask.learning.parts.columns import spent_shares
-from softmask.learning.parts.paths import module_width, mutated, random_path
-from softmask.learning.problem import Problem
-from softmask.learning.seeds import derive
-from softmask.learning.task import Task
-from softmask.learning.training import Training
+from softmask.learning import (
+    Backbone,
+    Cost,
+    Facts,
+    Fit,
+    Fitter,
+    Method,
+    Scenario,
+    Task,
+    Training,
+    derive,
+    register,
+    require_above_zero,
+    search,
+)
+from softmask.learning.capacity import blocked_modules, column_and_heads, parameter_count, widest
 
 CANDIDATES = 2
+
+Path = list[list[int]]
+"""For every layer, the modules whose outputs are summed; one that stands twice counts twice."""
+
+LARGEST_JUMP = 2
+
+# The share of the plain network's units with which modules have the size that the paper gives: with 16 modules a layer,
+# by the number of tasks and of classes a task. Other numbers of modules fit the paper as well.
+PAPER_MODULES = 16
+PAPER_WIDTHS = {(10, 10): 0.250, (20, 5): 0.255, (10, 20): 0.252, (20, 10): 0.250, (100, 10): 0.275}
+PAPER_WIDTHS |= {(10, 2): 0.249, (20, 2): 0.248, (10, 62): 0.269, (20, 62): 0.279}
+COLOUR = (3, 32, 32)
+PAPER_SHAPES = {62: (1, 28, 28)}  # handwriting; all others are in colour
+WIDTHS = tuple(step / 1000 for step in range(1, 1001))
 
 
 @register("pathnet")
 class PathNet(Method):
     title = "PathNet"
     never_forgets = True
-    settled = ("columns",)
+    not_in_snapshot = ("columns",)
     clip = 1e3
 
     @dataclass(frozen=True)
@@ -68,10 +88,10 @@ class PathNet(Method):
 
     def build(self) -> None:
         modules = self.settings.modules
-        scale = self.settings.width or module_width(self.problem, modules)
-        self.columns = nn.ModuleList(self.problem.backbone(scale) for _ in range(modules))
-        self.heads = self.problem.heads(self.column(0).widths[-1])
-        shape = (self.problem.num_tasks, len(self.column(0)), self.settings.active)
+        scale = self.settings.width or module_width(self.scenario, modules)
+        self.columns = nn.ModuleList(self.scenario.backbone(scale) for _ in range(modules))
+        self.heads = self.scenario.heads(self.column(0).widths[-1])
+        shape = (self.scenario.num_tasks, len(self.column(0)), self.settings.active)
         self.register_buffer("paths", torch.full(shape, -1))
 
     def column(self, module: int) -> Backbone:
@@ -148,7 +168,7 @@ class PathNet(Method):
         fits[loser] = self.enter(task, fit, loser).follow(fits[winner])
 
     def draws(self, task: Task, generation: int) -> torch.Generator:
-        seed = derive(self.problem.seeds.batches, task.name, type(self).__name__, generation)
+        seed = derive(self.scenario.seeds.batches, task.name, type(self).__name__, generation)
         return torch.Generator().manual_seed(seed)
 
     def end_task(self, task: Task) -> Facts:
@@ -159,11 +179,39 @@ class PathNet(Method):
             for module in range(self.settings.modules)
             for layer, (name, block) in enumerate(self.column(module).named_blocks.items())
         )
-        return {"blocked": spent_shares(parts), "path": self.paths[task.id].tolist()}
+        return {"blocked": blocked_modules(parts), "path": self.paths[task.id].tolist()}
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
+    def cost(cls, scenario: Scenario) -> Cost:
         taken = cls.Settings.active / cls.Settings.modules
         # What earlier paths took is only looked through, a third of a step.
-        free = sum((1 - taken) ** task for task in range(problem.num_tasks)) / problem.num_tasks
+        free = sum((1 - taken) ** task for task in range(scenario.num_tasks)) / scenario.num_tasks
         return Cost(step=0.4 * (1 + 2 * free) / 3, fits=CANDIDATES, note="two paths a task: up to twice the epochs")
+
+
+def random_path(layers: int, modules: int, active: int, draws: torch.Generator) -> Path:
+    """So many distinct modules for every layer."""
+    return [torch.randperm(modules, generator=draws)[:active].tolist() for _ in range(layers)]
+
+
+def mutated(path: Path, modules: int, draws: torch.Generator) -> Path:
+    """On average one entry is drawn to jump by -2 to 2, around the end if need be."""
+    entries = torch.tensor(path)
+    drawn = torch.rand(entries.shape, generator=draws) < 1 / entries.numel()
+    jumps = torch.randint(-LARGEST_JUMP, LARGEST_JUMP + 1, entries.shape, generator=draws)
+    return ((entries + drawn * jumps) % modules).tolist()
+
+
+def module_width(scenario: Scenario, modules: int) -> float:
+    """What gives the paper's size where it has the scenario, else what fits into the size of the plain network."""
+    fitted = PAPER_WIDTHS.get((scenario.num_tasks, scenario.classes[0]))
+    same_shape = scenario.input_shape == PAPER_SHAPES.get(scenario.classes[0], COLOUR) and scenario.network.width == 1
+    if fitted is not None and modules == PAPER_MODULES and len(set(scenario.classes)) == 1 and same_shape:
+        return fitted
+    return widest(scenario, WIDTHS, partial(modular_parameters, modules=modules))
+
+
+def modular_parameters(scenario: Scenario, scale: float, modules: int) -> int:
+    """Parameters of a network with this many modules in every layer, `scale` times as wide as plain ones, and heads."""
+    column, heads = column_and_heads(scenario, scale)
+    return modules * parameter_count(column) + sum(map(parameter_count, heads))

@@ -19,14 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Method, require_above_zero, search
-from softmask.learning.networks import Backbone
-from softmask.learning.parts.columns import Adapter, progressive_parameters, spent_shares, widest
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
+from softmask.learning import Backbone, Cost, Facts, Method, Scenario, Task, register, require_above_zero, search
+from softmask.learning.capacity import blocked_modules, column_and_heads, parameter_count, widest
 
 EXPANSIONS = tuple(step / 20 for step in range(1, 101))
 
@@ -35,7 +33,7 @@ EXPANSIONS = tuple(step / 20 for step in range(1, 101))
 class PGN(Method):
     title = "PGN"
     never_forgets = True
-    settled = ("columns", "adapters")
+    not_in_snapshot = ("columns", "adapters")
 
     @dataclass(frozen=True)
     class Settings:
@@ -55,11 +53,11 @@ class PGN(Method):
             require_above_zero(self, "expansion", "adapter_scale", "lr")
 
     def build(self) -> None:
-        tasks = self.problem.num_tasks
+        tasks = self.scenario.num_tasks
         given, offered = self.settings.expansion, [expansion / tasks for expansion in EXPANSIONS]
-        scale = given / tasks if given else widest(self.problem, offered, progressive_parameters)
-        self.columns = nn.ModuleList(self.problem.backbone(scale) for _ in range(tasks))
-        self.heads = self.problem.heads(self.column(0).widths[-1])
+        scale = given / tasks if given else widest(self.scenario, offered, progressive_parameters)
+        self.columns = nn.ModuleList(self.scenario.backbone(scale) for _ in range(tasks))
+        self.heads = self.scenario.heads(self.column(0).widths[-1])
         self.adapters = nn.ModuleList(self.make_adapters(column) for column in range(tasks))
 
     def column(self, index: int) -> Backbone:
@@ -113,9 +111,49 @@ class PGN(Method):
             for name, part in whole.named_children()
             if name != "head"
         )
-        return {"blocked": spent_shares(parts)}
+        return {"blocked": blocked_modules(parts)}
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        step = 0.1 + 0.035 * problem.num_tasks  # as measured; the mean over the tasks
+    def cost(cls, scenario: Scenario) -> Cost:
+        step = 0.1 + 0.035 * scenario.num_tasks  # as measured; the mean over the tasks
         return Cost(step=step, note="task t computes t columns; adapters grow with the square of the number of tasks")
+
+
+class Adapter(nn.Module):
+    """Adds to the input of an activation what earlier columns computed one layer below.
+
+    Each earlier column has a scale of its own; all are joined, reduced to the size of one, and projected as the
+    column's own layer projects its own input (Rusu et al., 2016, equation 2).
+    """
+
+    def __init__(self, own: nn.Conv2d | nn.Linear, columns: int, *, scale: float, rectified: bool) -> None:
+        super().__init__()
+        self.scales = nn.Parameter(scale * torch.randn(columns))
+        self.rectified = rectified
+        self.reduce: nn.Module
+        self.project: nn.Module
+        if isinstance(own, nn.Conv2d):
+            self.reduce = nn.Conv2d(columns * own.in_channels, own.in_channels, 1)
+            self.project = nn.Conv2d(own.in_channels, own.out_channels, own.kernel_size)  # type: ignore[arg-type]
+        else:
+            self.reduce = nn.Linear(columns * own.in_features, own.in_features)
+            self.project = nn.Linear(own.in_features, own.out_features)
+
+    def forward(self, earlier: Sequence[Tensor]) -> Tensor:
+        joined = torch.cat([scale * output for scale, output in zip(self.scales, earlier, strict=True)], 1)
+        reduced = self.reduce(joined)
+        return self.project(F.relu(reduced) if self.rectified else reduced)
+
+
+def progressive_parameters(scenario: Scenario, scale: float) -> int:
+    """Parameters of a column for each task, `scale` times as wide as the plain network, with heads and adapters."""
+    total = 0
+    column, heads = column_and_heads(scenario, scale)
+    for earlier, head in enumerate(heads):
+        layers: list[nn.Conv2d | nn.Linear] = [*(block.layer for block in column.blocks), head]
+        total += sum(map(parameter_count, layers))
+        if earlier:
+            for layer in layers[1:]:
+                inputs = layer.weight.size(1)
+                total += earlier + earlier * inputs**2 + inputs + parameter_count(layer)
+    return total

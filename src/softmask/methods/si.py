@@ -18,18 +18,24 @@ from dataclasses import dataclass
 
 import torch
 
-from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Step, require_above_zero, require_not_negative, search
-from softmask.learning.parts.anchored import Anchored
-from softmask.learning.parts.blocks import blocks
-from softmask.learning.parts.per_parameter import PerParameter
-from softmask.learning.parts.pull import gradients_of
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
+from softmask.learning import (
+    Cost,
+    Facts,
+    PerParameter,
+    QuadraticPenaltyMethod,
+    Scenario,
+    Step,
+    Task,
+    register,
+    require_above_zero,
+    require_not_negative,
+    search,
+)
+from softmask.learning.per_parameter import blocks, gradients_of
 
 
 @register("si")
-class SI(Anchored):
+class SI(QuadraticPenaltyMethod):
     title = "SI"
     stiffness_of_strength = 2.0  # the penalty has no one half
 
@@ -65,19 +71,19 @@ class SI(Anchored):
         gradients, path = gradients_of(self.backbone.parameters()), self.path.tensors()
         torch._foreach_addcmul_(path, gradients, gradients, value=step.lr)
         if self.penalised():
-            for integral, gradient, weight, anchor, importance in blocks(path, gradients, *self.springs()):
+            for integral, gradient, weight, anchor, importance in blocks(path, gradients, *self.penalty_terms()):
                 force = (weight - anchor).mul_(importance)
                 integral.addcmul_(gradient, force, value=step.lr * self.stiffness)
                 gradient.add_(force, alpha=self.stiffness)
 
     @torch.no_grad()
     def end_task(self, task: Task) -> Facts:
-        for path, weight, anchor, importance in zip(self.path.tensors(), *self.springs(), strict=True):
+        for path, weight, anchor, importance in zip(self.path.tensors(), *self.penalty_terms(), strict=True):
             # Clamped after adding: a negative share of this task may take back what earlier ones had.
             importance.add_(path / ((weight - anchor).square_() + self.settings.damping)).clamp_(min=0)
         self.anchor.copy_(self.backbone.parameters())
         return self.stability.facts()
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
+    def cost(cls, scenario: Scenario) -> Cost:
         return Cost(step=1.15, kept_copies=3)

@@ -21,12 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from softmask.core import SoftMask
-from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Method
-from softmask.learning.parts.capacity import blocked_shares, cross_head_facts
+from softmask.learning import Cost, Facts, Method, Scenario, Task, blocked_shares, register
+from softmask.learning.capacity import cross_head_facts
 from softmask.learning.parts.importance import Importances, task_importance
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
 
 
 @register("spg")
@@ -48,7 +45,7 @@ class SPG(Method):
     def make_mask(self) -> SoftMask:
         return SoftMask(self.backbone)
 
-    def keep(self) -> Mapping[nn.Parameter, Tensor | float]:
+    def update_scale(self) -> Mapping[nn.Parameter, Tensor | float]:
         """Eq. 6 and 7, as factors of the update: for plain SGD the same as scaling gradients, in one pass."""
         watched = self.mask.parameters()
         kept: dict[nn.Parameter, Tensor | float] = {p: self.mask.factor(name, p) for name, p in watched.items()}
@@ -79,8 +76,8 @@ class SPG(Method):
         self.mask.load_state_dict(state)
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        tasks = problem.num_tasks
+    def cost(cls, scenario: Scenario) -> Cost:
+        tasks = scenario.num_tasks
         # Old heads share a forward pass, a third of an epoch; each adds 0.3 (its last layer is in closed form).
         passes = tasks + (tasks - 1) / 3 + 0.3 * tasks * (tasks - 1) / 2
         return Cost(step=1.01, task_end_passes=passes, kept_copies=1, note="task ends grow with the number of heads")

@@ -19,11 +19,8 @@ import torch
 from torch import Tensor
 
 from softmask.core import importance_of
-from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, require_above_zero
+from softmask.learning import Cost, Scenario, Task, register, require_above_zero
 from softmask.learning.parts.importance import Importances
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
 from softmask.methods.ewc import EWC, task_fisher
 from softmask.methods.spg import SPG
 
@@ -48,9 +45,9 @@ class SPGFI(SPG):
         return Importances({name: squashed(tensor, settings.squashing) for name, tensor in fisher.items()}, {})
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        ends = EWC.cost(problem).task_end_passes
-        return Cost(step=SPG.cost(problem).step, task_end_passes=ends, kept_copies=1)
+    def cost(cls, scenario: Scenario) -> Cost:
+        ends = EWC.cost(scenario).task_end_passes
+        return Cost(step=SPG.cost(scenario).step, task_end_passes=ends, kept_copies=1)
 
 
 def squashed(fisher: Tensor, how: str) -> Tensor:

@@ -19,8 +19,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from softmask.core import SoftMask
-from softmask.learning.catalogue import register
-from softmask.learning.method import search
+from softmask.learning import register, search
 from softmask.methods.spg import SPG
 
 
@@ -40,10 +39,10 @@ class SPGHard(SPG):
     def make_mask(self) -> SoftMask:
         return SoftMask(self.backbone, threshold=self.settings.threshold)
 
-    def keep(self) -> Mapping[nn.Parameter, Tensor | float]:
+    def update_scale(self) -> Mapping[nn.Parameter, Tensor | float]:
         """The first task is free: before it, zero importance is no reason to block, whatever the threshold."""
         free = not any(importance.any() for importance in self.mask.importance.values())
-        return {} if free else super().keep()
+        return {} if free else super().update_scale()
 
     def head_factor(self) -> float:
         if self.settings.head_factor == "binary":

@@ -8,11 +8,8 @@ Departures: dropout rates are those of SPG, so that only the mechanism differs.
 Cost: as SPG, but a task ends with a single pass over its data.
 """
 
-from softmask.learning.catalogue import register
-from softmask.learning.method import Cost
+from softmask.learning import Cost, Scenario, Task, register
 from softmask.learning.parts.importance import Importances, task_importance
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
 from softmask.methods.spg import SPG
 
 
@@ -24,5 +21,5 @@ class SPGWithoutCrossHeadImportance(SPG):
         return task_importance(self, task, [], dropout=self.settings.importance_dropout)
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        return Cost(step=SPG.cost(problem).step, task_end_passes=problem.num_tasks, kept_copies=1)
+    def cost(cls, scenario: Scenario) -> Cost:
+        return Cost(step=SPG.cost(scenario).step, task_end_passes=scenario.num_tasks, kept_copies=1)

@@ -8,7 +8,7 @@ Departures: dropout rates are those of SPG, so that only the mechanism differs.
 Cost: as SPG.
 """
 
-from softmask.learning.catalogue import register
+from softmask.learning import register
 from softmask.methods.spg import SPG
 
 

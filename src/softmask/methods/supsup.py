@@ -25,23 +25,30 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from softmask.learning.catalogue import register
+from softmask.learning import (
+    Cost,
+    Facts,
+    Method,
+    Scenario,
+    Task,
+    Training,
+    derive,
+    register,
+    require_above_zero,
+    require_share,
+    search,
+    sgd_with_two_rates,
+)
 from softmask.learning.device import random_apart
-from softmask.learning.method import Cost, Facts, Method, require_above_zero, require_share, search
-from softmask.learning.parts.masked_weights import (
+from softmask.learning.masked_weights import (
     SavedMasks,
+    largest,
     masked,
     seen_through,
     uniform_scores,
     weights_of,
     without_biases,
 )
-from softmask.learning.parts.own_rate import sgd_with_own_rate
-from softmask.learning.parts.top_share import largest
-from softmask.learning.problem import Problem
-from softmask.learning.seeds import derive
-from softmask.learning.task import Task
-from softmask.learning.training import Training
 
 HEAD = "head"
 
@@ -50,7 +57,7 @@ HEAD = "head"
 class SupSup(Method):
     title = "SupSup"
     never_forgets = True
-    settled = ("masks", "backbone")
+    not_in_snapshot = ("masks", "backbone")
 
     @dataclass(frozen=True)
     class Settings:
@@ -69,21 +76,21 @@ class SupSup(Method):
             require_above_zero(self, "score_rate")
 
     def build(self) -> None:
-        self.backbone = without_biases(self.problem.backbone())
+        self.backbone = without_biases(self.scenario.backbone())
         self.masked_head = self.settings.head == "masked"
-        heads = self.problem.heads(self.backbone.widths[-1])
+        heads = self.scenario.heads(self.backbone.widths[-1])
         self.heads = without_biases(heads) if self.masked_head else heads
         dropped = [0.0, *(block.drop for block in self.backbone.blocks)]
         for weight, drop in zip(weights_of(self.backbone).values(), dropped, strict=False):
             self.make_constant(weight, drop)
         weights = weights_of(self.backbone)
         if self.masked_head:
-            of_heads = [self.head(task).weight for task in range(self.problem.num_tasks)]
+            of_heads = [self.head(task).weight for task in range(self.scenario.num_tasks)]
             for weight in of_heads:
                 self.make_constant(weight, dropped[-1])
             weights[HEAD] = max(of_heads, key=len)
         self.scores = nn.ParameterDict({name: uniform_scores(weight) for name, weight in weights.items()})
-        self.masks = SavedMasks({name: weight.shape for name, weight in weights.items()}, self.problem.num_tasks)
+        self.masks = SavedMasks({name: weight.shape for name, weight in weights.items()}, self.scenario.num_tasks)
 
     def head(self, task: int) -> nn.Linear:
         return cast(nn.Linear, self.heads[task])
@@ -124,7 +131,7 @@ class SupSup(Method):
         if not self.masked_head:
             super().begin_task(task)
         with random_apart(), torch.no_grad():
-            torch.manual_seed(derive(self.problem.seeds.init, task.name))
+            torch.manual_seed(derive(self.scenario.seeds.init, task.name))
             head.reset_parameters()
             if self.masked_head:
                 self.make_constant(head.weight, self.backbone.blocks[-1].drop)
@@ -137,7 +144,7 @@ class SupSup(Method):
     def make_optimizer(self, lr: float) -> Optimizer:
         if self.masked_head:
             return super().make_optimizer(lr)
-        return sgd_with_own_rate(self, self.heads.parameters(), lr, 1 / self.settings.score_rate)
+        return sgd_with_two_rates(self, self.heads.parameters(), lr, 1 / self.settings.score_rate)
 
     def end_task(self, task: Task) -> Facts | None:
         classes = self.head(task.id).out_features
@@ -150,13 +157,13 @@ class SupSup(Method):
         return None
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        return Cost(step=1.6, kept_copies=1 + problem.num_tasks / 32, note="one bit per weight and task")
+    def cost(cls, scenario: Scenario) -> Cost:
+        return Cost(step=1.6, kept_copies=1 + scenario.num_tasks / 32, note="one bit per weight and task")
 
     @classmethod
-    def learnable(cls, problem: Problem) -> int:
+    def learnable(cls, scenario: Scenario) -> int:
         """A score for each weight, for each task."""
         with torch.device("meta"):
-            method = cls(problem)
+            method = cls(scenario)
             shared = sum(weight.numel() for weight in method.backbone.parameters())
-            return problem.num_tasks * shared + sum(weight.numel() for weight in method.heads.parameters())
+            return scenario.num_tasks * shared + sum(weight.numel() for weight in method.heads.parameters())

@@ -17,23 +17,34 @@ Cost: memory grows by twice the backbone with every task, and a step by the read
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import overload
 
 import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Method, require_above_zero, require_not_negative, search
-from softmask.learning.parts.per_parameter import PerParameter
-from softmask.learning.parts.tag_rmsprop import Moments, TagRMSprop, length
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
+from softmask.learning import (
+    Cost,
+    Method,
+    PerParameter,
+    Scenario,
+    Task,
+    register,
+    require_above_zero,
+    require_not_negative,
+    search,
+)
+from softmask.learning.per_parameter import rows_of_block
+
+FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.99, 1e-8
 
 
 @register("tag")
 class TAG(Method):
     title = "TAG"
-    settled = ("past_directions", "past_seconds")
+    not_in_snapshot = ("past_directions", "past_seconds")
 
     @dataclass(frozen=True)
     class Settings:
@@ -51,7 +62,7 @@ class TAG(Method):
     def build(self) -> None:
         super().build()
         self.first, self.second = PerParameter(self), PerParameter(self)
-        past_tasks = self.problem.num_tasks - 1
+        past_tasks = self.scenario.num_tasks - 1
         self.past_directions = PerParameter(self.backbone, stacked=past_tasks)
         self.past_seconds = PerParameter(self.backbone, stacked=past_tasks)
         self.past_tasks = 0
@@ -78,7 +89,7 @@ class TAG(Method):
 
     @torch.no_grad()
     def end_task(self, task: Task) -> None:
-        if task.id == self.problem.num_tasks - 1:
+        if task.id == self.scenario.num_tasks - 1:
             return  # nobody will ask for what comes after the last task
         firsts, seconds = self.first.by_name(), self.second.by_name()
         directions, past_seconds = self.past_directions.by_name(), self.past_seconds.by_name()
@@ -88,7 +99,67 @@ class TAG(Method):
             past_seconds[name][task.id] = seconds[f"backbone.{name}"]
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        past = problem.num_tasks - 1
+    def cost(cls, scenario: Scenario) -> Cost:
+        past = scenario.num_tasks - 1
         note = f"memory grows with the tasks: two copies of the backbone for each past one, {2 * past} in the end"
         return Cost(step=1.2 + 0.01 * past, kept_copies=2 * past + 2, note=note)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of one parameter tensor: in the present task, and in past tasks, a row for each."""
+
+    first: Tensor
+    second: Tensor
+    past_directions: Tensor
+    past_seconds: Tensor
+
+
+class TagRMSprop(Optimizer):
+    """RMSProp with the squared gradients of past tasks in its denominator.
+
+    Holds no state of its own: the moments are the method's buffers and are restored with the weights.
+    """
+
+    def __init__(self, moments: Mapping[nn.Parameter, Moments], lr: float, own_weight: float, contrast: float) -> None:
+        super().__init__(list(moments), {"lr": lr})
+        self.moments, self.own_weight, self.contrast = moments, own_weight, contrast
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update; `closure` may compute the loss and its gradients anew."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for parameter, moments in self.moments.items():
+            if parameter.grad is not None:
+                self.update(parameter, parameter.grad, moments)
+        return loss
+
+    def update(self, parameter: Tensor, gradient: Tensor, moments: Moments) -> None:
+        """`weight <- weight - rate * gradient / denominator`, with all past tasks of a tensor at once."""
+        moments.first.lerp_(gradient, 1 - FIRST_DECAY)
+        weights, lr = self.past_weights(moments), float(self.param_groups[0]["lr"])
+        rows = rows_of_block(parameter)
+        pasts = moments.past_seconds.split(rows, dim=1)
+        for weight, grad, second, past in zip(
+            *(tensor.split(rows) for tensor in (parameter, gradient, moments.second)), pasts, strict=True
+        ):
+            second.mul_(SECOND_DECAY).addcmul_(grad, grad, value=1 - SECOND_DECAY)
+            mixed = torch.addmv(second.flatten(), past.flatten(1).t(), weights, beta=self.own_weight)
+            weight.addcdiv_(grad, mixed.sqrt_().add_(EPSILON).view_as(second), value=-lr)
+
+    def past_weights(self, moments: Moments) -> Tensor:
+        """`exp(-b * similarity)`: the more a past task's direction opposes the present one, the more it weighs."""
+        similarity = moments.past_directions.flatten(1) @ moments.first.flatten() / length(moments.first)
+        return torch.exp(-self.contrast * similarity)
+
+
+def length(direction: Tensor) -> Tensor:
+    """Never zero, so that a direction of norm zero divided by it stays zero."""
+    return torch.linalg.vector_norm(direction).clamp_min(torch.finfo(direction.dtype).tiny)

@@ -17,6 +17,8 @@ Cost: a step costs about three quarters more, a third of it for Gaussian draws.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,23 +28,37 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from softmask.kernels.masked_sgd import MaskedSGD
-from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, require_not_negative, search
-from softmask.learning.parts.blocks import Tensors
-from softmask.learning.parts.draws import Draws
-from softmask.learning.parts.gaussian_layers import change_of_deviation, springs, start_gaussian, weighted_layers
-from softmask.learning.parts.per_parameter import PerParameter
-from softmask.learning.parts.pull import absolute_penalty, add_absolute_pull, add_quadratic_pull, quadratic_penalty
-from softmask.learning.parts.stability import Stability
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
+from softmask.learning import (
+    Cost,
+    Draws,
+    Facts,
+    Method,
+    PerParameter,
+    Scenario,
+    Step,
+    Task,
+    register,
+    require_above_zero,
+    require_not_negative,
+    search,
+)
+from softmask.learning.penalty import (
+    Stability,
+    absolute_penalty,
+    add_absolute_gradient,
+    add_quadratic_gradient,
+    quadratic_penalty,
+)
+from softmask.learning.per_parameter import Tensors
+
+WeightedLayer = nn.Conv2d | nn.Linear
 
 
 @register("ucl")
 class UCL(Method):
     title = "UCL"
     clip = 100.0
-    settled = ("old_means", "old_rhos")
+    not_in_snapshot = ("old_means", "old_rhos")
 
     @dataclass(frozen=True)
     class Settings:
@@ -73,7 +89,7 @@ class UCL(Method):
         layers = weighted_layers(self.backbone).values()
         self.rhos = nn.ParameterList(start_gaussian(layer, self.settings.noise_share) for layer in layers)
         self.old_means, self.old_rhos = PerParameter(self.backbone), PerParameter(self.rhos)
-        self.draws = Draws(self.problem.seeds.batches, type(self).__name__)
+        self.draws = Draws(self.scenario.seeds.batches, type(self).__name__)
         self.stability = Stability()
         self.remember()
 
@@ -97,7 +113,7 @@ class UCL(Method):
         super().begin_task(task)
         self.batch = task.train.size
         layers, old = weighted_layers(self.backbone), self.old_means.by_name()
-        curvatures, slopes = springs(layers, old, self.old_rhos.tensors(), self.settings.noise_share)
+        curvatures, slopes = penalty_coefficients(layers, old, self.old_rhos.tensors(), self.settings.noise_share)
         first = task.id == 0
         self.curvatures = torch._foreach_mul(curvatures, self.settings.alpha if first else 1.0)
         self.slopes = () if first else slopes
@@ -113,9 +129,9 @@ class UCL(Method):
         return (value + self.settings.beta / 2 * changes) / len(step.y)
 
     def after_backward(self, step: Step) -> None:
-        add_quadratic_pull(*self.means(), self.curvatures, scale=1 / len(step.y))
+        add_quadratic_gradient(*self.means(), self.curvatures, scale=1 / len(step.y))
         if self.slopes:
-            add_absolute_pull(*self.means(), self.slopes, scale=1 / len(step.y))
+            add_absolute_gradient(*self.means(), self.slopes, scale=1 / len(step.y))
 
     def means(self) -> tuple[Tensors, Tensors]:
         """Present and old."""
@@ -140,5 +156,73 @@ class UCL(Method):
         return self.stability.facts()
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
+    def cost(cls, scenario: Scenario) -> Cost:
         return Cost(step=1.75, kept_copies=4)
+
+
+def weighted_layers(module: nn.Module) -> dict[str, WeightedLayer]:
+    """By name, in the order in which they are passed."""
+    return {name: part for name, part in module.named_modules() if isinstance(part, (nn.Conv2d, nn.Linear))}
+
+
+def total_deviation(layer: WeightedLayer) -> float:
+    """Of the initial weights, noise included: over the inputs of a linear layer, over the outputs of a convolution."""
+    if isinstance(layer, nn.Linear):
+        return math.sqrt(2 / layer.in_features)
+    return math.sqrt(2 / (layer.out_channels * math.prod(layer.kernel_size)))
+
+
+def initial_deviation(layer: WeightedLayer, noise_share: float) -> float:
+    """Of the noise alone."""
+    return total_deviation(layer) * math.sqrt(noise_share)
+
+
+@torch.no_grad()
+def start_gaussian(layer: WeightedLayer, noise_share: float) -> nn.Parameter:
+    """Draws the means, zeroes the bias, and returns the rho of each unit: softplus(rho) is its deviation."""
+    bound = total_deviation(layer) * math.sqrt(3 * (1 - noise_share))
+    layer.weight.uniform_(-bound, bound)
+    if layer.bias is not None:
+        layer.bias.zero_()
+    rho = math.log(math.expm1(initial_deviation(layer, noise_share)))
+    return nn.Parameter(torch.full((layer.weight.size(0),) + (1,) * (layer.weight.dim() - 1), rho))
+
+
+def joined_strengths(layer: WeightedLayer, own: Tensor, below: Tensor | None) -> Tensor:
+    """For each weight the larger of the strengths of the two units that it joins; the first layer has none below.
+
+    Where a convolution is flattened into a linear layer, a channel's strength holds for all its positions, which lie
+    side by side.
+    """
+    inputs = layer.weight.size(1)
+    below = own.new_zeros(inputs) if below is None else below.repeat_interleave(inputs // len(below))
+    joined = torch.maximum(own.unsqueeze(1), below)
+    return joined.view(*joined.shape, *(1,) * (layer.weight.dim() - 2)).expand_as(layer.weight).contiguous()
+
+
+@torch.no_grad()
+def penalty_coefficients(
+    layers: Mapping[str, WeightedLayer], old_means: Mapping[str, Tensor], old_rhos: Iterable[Tensor], noise_share: float
+) -> tuple[Tensors, Tensors]:
+    """Of each weight and bias, in the order of the layers: squares of strengths for the squared distance to the old
+    mean, and sigma_init^2 (old mean / old sigma)^2 for the absolute distance."""
+    curvatures: list[Tensor] = []
+    slopes: list[Tensor] = []
+    below: Tensor | None = None
+    for (name, layer), rho in zip(layers.items(), old_rhos, strict=True):
+        wide = initial_deviation(layer, noise_share) / F.softplus(rho)
+        strength = wide.flatten()
+        curvatures += [joined_strengths(layer, strength, below).square(), strength.square()]
+        slopes += [(wide * old_means[f"{name}.weight"]).square(), (strength * old_means[f"{name}.bias"]).square()]
+        below = strength
+    return tuple(curvatures), tuple(slopes)
+
+
+def change_of_deviation(rhos: Iterable[Tensor], old_rhos: Iterable[Tensor]) -> Tensor:
+    """How far deviations are from the old ones and from 1, over all units: q - log q + sigma^2 - log sigma^2."""
+    terms = []
+    for rho, old_rho in zip(rhos, old_rhos, strict=True):
+        variance = F.softplus(rho).square()
+        ratio = variance / F.softplus(old_rho).square()
+        terms.append((ratio - ratio.log() + variance - variance.log()).sum())
+    return torch.stack(terms).sum()

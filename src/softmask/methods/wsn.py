@@ -23,29 +23,37 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from softmask.learning.catalogue import register
-from softmask.learning.method import Cost, Facts, Method, Step, require_above_zero, require_share, search
-from softmask.learning.parts.capacity import blocked_shares
-from softmask.learning.parts.masked_weights import (
+from softmask.learning import (
+    Cost,
+    Facts,
+    Method,
+    Scenario,
+    Step,
+    Task,
+    blocked_shares,
+    register,
+    require_above_zero,
+    require_share,
+    search,
+    sgd_with_two_rates,
+)
+from softmask.learning.masked_weights import (
     SavedMasks,
+    largest,
     masked,
     seen_through,
     uniform_scores,
     weights_of,
     without_biases,
 )
-from softmask.learning.parts.own_rate import sgd_with_own_rate
-from softmask.learning.parts.top_share import largest
-from softmask.learning.parts.unit_gates import keep_only
-from softmask.learning.problem import Problem
-from softmask.learning.task import Task
+from softmask.learning.unit_gates import keep_only
 
 
 @register("wsn")
 class WSN(Method):
     title = "WSN"
     never_forgets = True
-    settled = ("masks",)
+    not_in_snapshot = ("masks",)
 
     @dataclass(frozen=True)
     class Settings:
@@ -66,14 +74,14 @@ class WSN(Method):
     free: dict[Tensor, Tensor]
 
     def build(self) -> None:
-        self.backbone = without_biases(self.problem.backbone())
-        self.heads = without_biases(self.problem.heads(self.backbone.widths[-1]))
+        self.backbone = without_biases(self.scenario.backbone())
+        self.heads = without_biases(self.scenario.heads(self.backbone.widths[-1]))
         weights = weights_of(self.backbone)
         with torch.no_grad():
             for weight in weights.values():
                 weight.div_(self.settings.share**0.5)
         self.scores = nn.ParameterDict({name: uniform_scores(weight) for name, weight in weights.items()})
-        self.masks = SavedMasks({name: weight.shape for name, weight in weights.items()}, self.problem.num_tasks)
+        self.masks = SavedMasks({name: weight.shape for name, weight in weights.items()}, self.scenario.num_tasks)
 
     def features(self, x: Tensor, task: int) -> Tensor:
         weights = weights_of(self.backbone)
@@ -101,7 +109,7 @@ class WSN(Method):
         self.first_choice = self.chosen()
 
     def make_optimizer(self, lr: float) -> Optimizer:
-        return sgd_with_own_rate(self, self.scores.parameters(), lr, self.settings.score_rate)
+        return sgd_with_two_rates(self, self.scores.parameters(), lr, self.settings.score_rate)
 
     def after_backward(self, step: Step) -> None:
         keep_only(self.free)
@@ -113,12 +121,12 @@ class WSN(Method):
         return {"blocked": blocked_shares(self.masks.union()), "flipped": flipped}
 
     @classmethod
-    def cost(cls, problem: Problem) -> Cost:
-        return Cost(step=1.6, kept_copies=1 + problem.num_tasks / 32, note="one bit per weight and task")
+    def cost(cls, scenario: Scenario) -> Cost:
+        return Cost(step=1.6, kept_copies=1 + scenario.num_tasks / 32, note="one bit per weight and task")
 
     @classmethod
-    def learnable(cls, problem: Problem) -> int:
+    def learnable(cls, scenario: Scenario) -> int:
         """The scores, of which nothing is left once the masks are known, are not counted."""
         with torch.device("meta"):
-            method = cls(problem)
+            method = cls(scenario)
             return sum(p.numel() for part in (method.backbone, method.heads) for p in part.parameters())

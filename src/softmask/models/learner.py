@@ -13,11 +13,11 @@ from torch import nn
 
 from softmask.core import SoftMask
 from softmask.errors import ConfigError, UnknownName, choices
-from softmask.learning.catalogue import METHODS
 from softmask.learning.device import random_apart
 from softmask.learning.method import Method
+from softmask.learning.method_registry import METHODS
 from softmask.learning.networks import Backbone
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import Seeds, derive
 from softmask.learning.training import Training
 from softmask.learning.validation import validated
@@ -43,8 +43,8 @@ class LearnerError(ConfigError):
 
 
 @dataclass(frozen=True)
-class OpenProblem(Problem):
-    """A problem with a network of one's own; as many heads as there are tasks so far."""
+class OpenScenario(Scenario):
+    """A scenario with a network of one's own; as many heads as there are tasks so far."""
 
     make: Callable[[], Backbone] = lambda: Backbone({})
 
@@ -67,7 +67,7 @@ def make_method(config: ModelConfig, network: Network, classes: tuple[int, ...])
     def make() -> Backbone:
         return make_backbone(network, config.input_shape, config.width, frozen_statistics=bool(config.tasks))
 
-    problem = OpenProblem(
+    scenario = OpenScenario(
         config.input_shape,  # type: ignore[arg-type]  # not only images here
         classes,
         seeds=Seeds.all_from(config.seed),
@@ -76,7 +76,7 @@ def make_method(config: ModelConfig, network: Network, classes: tuple[int, ...])
     with random_apart(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that statistics are unprotected: they are frozen after the first task
         torch.manual_seed(derive(config.seed, "weights"))
-        method = METHODS.load(config.method)(problem, method_settings(config.method, config.settings))
+        method = METHODS.load(config.method)(scenario, method_settings(config.method, config.settings))
         # A head is drawn from its own place, not from how many there are.
         for index, head in enumerate(method.heads):
             torch.manual_seed(derive(config.seed, "head", index))

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from softmask.core import freeze_running_statistics
 from softmask.errors import SoftmaskError, UnknownName
-from softmask.learning.networks import Backbone, alexnet, mlp
-from softmask.learning.resnet import resnet18
+from softmask.learning.networks import Backbone, alexnet, mlp, resnet18
 
 Network = str | Callable[[], nn.Module]
 """A name, `module:function`, or the function itself, which without arguments gives a module from inputs to features."""

@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from softmask.learning.batch_size import without_a_rest_of_one
 from softmask.learning.device import exact, random_apart
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import DivergedError, Fit, Fitter
 from softmask.learning.method import Method
 from softmask.learning.seeds import derive
-from softmask.learning.task import Task
+from softmask.learning.task import Task, avoid_singleton_batch
 from softmask.learning.training import Training
 from softmask.models.data import Labelled, kind_of
 from softmask.models.description import KnownTask, ModelConfig
@@ -67,7 +66,7 @@ def teach(
     method = extended(config, network, state, task.classes).to(task.train.device)
     with exact(task.train.device), random_apart():
         torch.manual_seed(derive(config.seed, "learn", task.name))
-        batch = without_a_rest_of_one(method, training.batch, task.train.count)
+        batch = avoid_singleton_batch(method, training.batch, task.train.count)
         (task,) = method.stages([task], replace(training, batch=batch))
         method.begin_task(task)
         fitter = Fitter(method, task, training, watch=count)

@@ -12,7 +12,7 @@ from softmask.experiments.paper.published import paper_tables
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import build, load, run
 from softmask.experiments.runs.store import Store
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 from tests.experiments.analyses.made import row, rows, stored, triangle
 from tests.experiments.runs.examples import tiny_config
 

@@ -7,15 +7,14 @@ import torch
 from typer.testing import CliRunner
 
 from softmask.cli.analyse import app
-from softmask.experiments.analyses.network_size import agrees, network_size, paper_problem
+from softmask.experiments.analyses.network_size import agrees, network_size, paper_scenario
 from softmask.experiments.analyses.table import Table
 from softmask.experiments.paper.published import paper_tables, paper_value
-from softmask.learning.catalogue import METHODS
 from softmask.learning.method import Method
-from softmask.learning.parts.similarity import Readout, Reference
-from softmask.learning.problem import Network, Problem
+from softmask.learning.method_registry import METHODS
 from softmask.learning.registry import Entry
-from softmask.methods.cat import CAT
+from softmask.learning.scenario import NetworkConfig, Scenario
+from softmask.methods.cat import CAT, Readout, Reference
 
 SEQUENCES = ("C-10", "C-20", "T-10", "T-20", "I-100", "FC-10", "FC-20", "FE-10", "FE-20")
 PLAIN = (6_708_772, 6_708_772, 6_913_672, 6_913_672, 8_552_872, 6_544_852, 6_585_832, 7_730_796, 9_001_176)
@@ -30,21 +29,21 @@ EXACT = {
     "cat": (39_541_612, 39_653_972, 40_801_912, 40_915_272, 52_696_552, 38_547_772, 38_906_792, 46_226_660, 55_131_480),
 }
 WIDER_THAN_PAPER = {("wsn", "T-10"), ("wsn", "T-20"), ("wsn", "FC-20"), ("wsn", "FE-20")}
-SMALL = Problem((3, 32, 32), (3, 5, 2), Network(width=1 / 16))
+SMALL = Scenario((3, 32, 32), (3, 5, 2), NetworkConfig(width=1 / 16))
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_counts(name: str) -> None:
     method = METHODS.load(name)
-    assert tuple(method.learnable(paper_problem(sequence)) for sequence in SEQUENCES) == EXACT[name]
+    assert tuple(method.learnable(paper_scenario(sequence)) for sequence in SEQUENCES) == EXACT[name]
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_supermasks_have_a_score_for_each_weight_and_task(sequence: str) -> None:
-    problem = paper_problem(sequence)
-    weights = 6_499_328 if problem.input_shape[0] == 3 else 6_455_872
-    expected = problem.num_tasks * weights + 2048 * sum(problem.classes)
-    assert METHODS.load("supsup").learnable(problem) == expected
+    scenario = paper_scenario(sequence)
+    weights = 6_499_328 if scenario.input_shape[0] == 3 else 6_455_872
+    expected = scenario.num_tasks * weights + 2048 * sum(scenario.classes)
+    assert METHODS.load("supsup").learnable(scenario) == expected
 
 
 @pytest.mark.parametrize("name", [*EXACT, "supsup"])
@@ -52,7 +51,7 @@ def test_every_cell_agrees_with_the_paper_but_four(name: str) -> None:
     method = METHODS.load(name)
     for sequence in SEQUENCES:
         paper = paper_value("network_size_millions", method.title, sequence)
-        agreeing = agrees(method.learnable(paper_problem(sequence)), paper)
+        agreeing = agrees(method.learnable(paper_scenario(sequence)), paper)
         assert agreeing == ((name, sequence) not in WIDER_THAN_PAPER), sequence
 
 
@@ -70,19 +69,19 @@ def test_what_is_not_counted_or_counted_again() -> None:
     per_task = sum(scores.numel() for name, scores in supsup.scores.items() if name != "head")
     assert METHODS.load("supsup").learnable(SMALL) == 3 * per_task + 128 * (3 + 5 + 2)
     cat = CAT(SMALL)
-    references = [Reference(Problem(SMALL.input_shape, (n,), SMALL.network)) for n in SMALL.classes]
+    references = [Reference(Scenario(SMALL.input_shape, (n,), SMALL.network)) for n in SMALL.classes]
     backbone = sum(p.numel() for p in references[0].backbone.parameters())
     heads = sum(p.numel() for reference in references for p in reference.heads[0][0].parameters())
-    readouts = [Readout(Problem((k, 1, 1), (n,))) for k in SMALL.classes for n in SMALL.classes]
+    readouts = [Readout(Scenario((k, 1, 1), (n,))) for k in SMALL.classes for n in SMALL.classes]
     built = sum(p.numel() for module in (cat, *readouts) for p in module.parameters())
     assert CAT.used_parameters(SMALL) == built + backbone + heads
-    assert CAT.used_parameters(paper_problem("C-10")) == 38_881_572
+    assert CAT.used_parameters(paper_scenario("C-10")) == 38_881_572
 
 
 def test_counting_needs_no_memory_and_disturbs_no_draws() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    assert METHODS.load("supsup").learnable(paper_problem("I-100")) > 6e8
+    assert METHODS.load("supsup").learnable(paper_scenario("I-100")) > 6e8
     assert torch.equal(torch.get_rng_state(), before)
 
 

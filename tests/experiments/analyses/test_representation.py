@@ -28,7 +28,7 @@ from softmask.experiments.sequences import load_sequence
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import Fit
 from softmask.learning.method import Method
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import Seeds, derive
 from softmask.learning.task import Batches, Task
 from tests.experiments.analyses.made import row, rows, stored, triangle
@@ -107,7 +107,7 @@ def test_a_linear_head_on_features_that_stay(kept: dict[str, StoredRun], shuffle
 def slowly(frozen: Method, task: Task, test: Batches, config: RunConfig) -> float:
     class Through(Method):
         def build(self) -> None:
-            self.heads = self.problem.heads(frozen.backbone.widths[-1])
+            self.heads = self.scenario.heads(frozen.backbone.widths[-1])
 
         def forward(self, x: torch.Tensor, task: int) -> torch.Tensor:
             with torch.no_grad():
@@ -115,7 +115,7 @@ def slowly(frozen: Method, task: Task, test: Batches, config: RunConfig) -> floa
             return self.heads[0](features)
 
     torch.manual_seed(derive(config.seeds.batches, "representation", task.name))
-    learner = Through(Problem(task.train.images.shape[1:], (task.classes,), config.network, config.seeds))
+    learner = Through(Scenario(task.train.images.shape[1:], (task.classes,), config.network, config.seeds))
     order = derive(config.seeds.batches, task.name)
     task = replace(task, train=task.train.mixed(order))
     Fit(

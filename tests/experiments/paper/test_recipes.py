@@ -8,7 +8,7 @@ from softmask.errors import UnknownName
 from softmask.experiments.paper.published import paper_tables
 from softmask.experiments.paper.recipes import NAMES, recipe, recipes
 from softmask.experiments.paper.verdicts import published_value
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 
 SEQUENCES = tuple(paper_tables()["sequences"])
 

@@ -13,7 +13,7 @@ from softmask.errors import ConfigError, SoftmaskError, UnknownName
 from softmask.experiments.runs import config as config_file
 from softmask.experiments.runs.config import RunConfig, make_config, read_config
 from softmask.experiments.sequences import sequence_facts
-from softmask.learning.problem import Network
+from softmask.learning.scenario import NetworkConfig
 from softmask.learning.seeds import Seeds
 from softmask.learning.training import PRESETS, Training
 
@@ -38,8 +38,8 @@ def test_equal_configs_have_equal_ids() -> None:
 
 
 def test_whole_numbers_and_floats_are_the_same_value() -> None:
-    whole = RunConfig(method="ncl", sequence="D-5", training=Training(lr=1), network=Network(width=1))
-    broken = RunConfig(method="ncl", sequence="D-5", training=Training(lr=1.0), network=Network(width=1.0))
+    whole = RunConfig(method="ncl", sequence="D-5", training=Training(lr=1), network=NetworkConfig(width=1))
+    broken = RunConfig(method="ncl", sequence="D-5", training=Training(lr=1.0), network=NetworkConfig(width=1.0))
     assert whole == broken
     assert whole.id() == broken.id()
 

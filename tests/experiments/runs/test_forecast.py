@@ -13,7 +13,7 @@ from softmask.experiments.runs.forecast import forecast
 from softmask.experiments.runs.rehearsal import Rehearsal, Stage, rehearse, total_looks
 from softmask.experiments.runs.run import load, run
 from softmask.experiments.runs.store import Store
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 from tests.experiments.runs.examples import tiny_config
 
 

@@ -14,7 +14,7 @@ from softmask.experiments.runs.index import FORMAT, Index
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.experiments.runs.stored_run import signature
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 from tests.experiments.runs.examples import tiny_config
 
 

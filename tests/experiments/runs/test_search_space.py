@@ -11,8 +11,8 @@ import pytest
 from softmask.errors import ConfigError
 from softmask.experiments.runs.search_space import Range, SearchPlan
 from softmask.experiments.sequences import sequence_facts
-from softmask.learning.catalogue import METHODS
-from softmask.learning.method import search
+from softmask.learning.method_registry import METHODS
+from softmask.learning.settings import search
 
 
 def plan(method: str = "ewc", **changed: Any) -> SearchPlan:

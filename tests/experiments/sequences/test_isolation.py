@@ -18,7 +18,7 @@ from softmask.experiments.sequences.femnist import femnist_by_user
 from softmask.experiments.sequences.imagenet32 import imagenet32_by_class
 from softmask.experiments.sequences.tinyimagenet import tinyimagenet_by_class
 from softmask.images.labelled import Counts
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
 from tests.experiments.sequences.generated import (
@@ -92,10 +92,10 @@ def everything_within_reach(start: Iterable[object]) -> list[np.ndarray]:
 @pytest.mark.parametrize("make", [tinyimagenet, imagenet32, femnist, fceleba, folder, digits, rotated])
 def test_no_test_picture_is_within_reach(tmp_path: Path, make: Callable[[Path], TaskSequence]) -> None:
     sequence = make(tmp_path)
-    problem = Problem(sequence.input_shape, sequence.classes)
+    scenario = Scenario(sequence.input_shape, sequence.classes)
     size = int(np.prod(sequence.input_shape))
     reached: set[bytes] = set()
-    for array in everything_within_reach([*sequence.tasks, problem]):
+    for array in everything_within_reach([*sequence.tasks, scenario]):
         if array.dtype == np.uint8 and array.ndim == 4 and array.size % size == 0:
             reached |= {picture.tobytes() for picture in np.ascontiguousarray(array)}
     trained = {image.tobytes() for task in sequence.tasks for image in task.train.images.numpy()}

@@ -16,7 +16,7 @@ from softmask.experiments.paper.published import paper_tables
 from softmask.experiments.runs.config import RunConfig
 from softmask.experiments.runs.store import StoredRun
 from softmask.experiments.sequences import sequence_facts
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 from softmask.learning.training import PRESETS, Training
 
 REFERENCE = "one"

@@ -58,7 +58,7 @@ def accuracy_when_pruned(method: SPG, test: Batches, which: str, share: float, r
     """Share of right answers on the first task; the method is left as it was."""
     watched = method.mask.parameters()
     before = {name: parameter.detach().clone() for name, parameter in watched.items()}
-    seed = derive(method.problem.seeds.init, "pruning", which, str(share))
+    seed = derive(method.scenario.seeds.init, "pruning", which, str(share))
     try:
         for name, pruned in to_prune(method.mask.importance, which, share, ranked_over, seed).items():
             watched[name].masked_fill_(pruned, 0.0)

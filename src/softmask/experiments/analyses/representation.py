@@ -20,13 +20,13 @@ from softmask.experiments.sequences import load_sequence
 from softmask.learning.device import random_apart
 from softmask.learning.evaluation import EVALUATION_BATCH, accuracy
 from softmask.learning.fit import Fit
+from softmask.learning.masked_weights import masked, weights_of
 from softmask.learning.method import Method
-from softmask.learning.parts.masked_weights import masked, weights_of
-from softmask.learning.parts.similarity import Readout
-from softmask.learning.parts.unit_gates import gated
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
 from softmask.learning.task import Batches, Task, TaskSequence, sample_digest
+from softmask.learning.unit_gates import gated
+from softmask.methods.cat import Readout
 from softmask.methods.hat import HAT
 from softmask.methods.wsn import WSN
 
@@ -128,7 +128,7 @@ def linear_accuracy(
         torch.manual_seed(derive(seeds.batches, "representation", task.name))
         train, val, tested = (_features(method, part, learned, union) for part in (task.train, task.val, test))
         width = train.images.size(1)
-        head = Readout(Problem((width, 1, 1), (task.classes,), config.network, seeds))
+        head = Readout(Scenario((width, 1, 1), (task.classes,), config.network, seeds))
         order = derive(seeds.batches, task.name)
         seen = replace(task, train=train.mixed(order), val=val)
         seen = seen.batched(training.batch, shuffle=training.shuffle, seed=order)

@@ -21,7 +21,7 @@ from softmask.experiments.paper.published import paper_tables
 from softmask.experiments.paper.verdicts import Layout, Place
 from softmask.experiments.runs.grid import PAPER_SEEDS, Changes, Grid
 from softmask.experiments.runs.store import Store, StoredRun
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 
 NAMES = (
     *("statistics", "accuracy", "forward-transfer", "backward-transfer", "blocked", "forward-transfer-curves"),

@@ -12,7 +12,7 @@ from softmask.experiments.analyses.table import Cell, Table, Value
 from softmask.experiments.paper.published import paper_tables
 from softmask.experiments.runs.config import RunConfig
 from softmask.experiments.sequences import sequence_facts
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 
 SEEDS_FOR_A_VERDICT = 3
 POINTS = 1.0

@@ -14,13 +14,13 @@ from typing import Any, cast
 from softmask.errors import ConfigError, UnknownName, nearest
 from softmask.experiments.sequences import SequenceFacts, sequence_facts
 from softmask.experiments.sequences.catalogue import SEQUENCES
-from softmask.learning.catalogue import METHODS
-from softmask.learning.problem import Network
+from softmask.learning.method_registry import METHODS
+from softmask.learning.scenario import NetworkConfig
 from softmask.learning.seeds import Seeds
 from softmask.learning.training import PRESETS, Training
 from softmask.learning.validation import refuse_unknown, validated
 
-SECTION_TYPES: dict[str, type] = {"training": Training, "network": Network, "seeds": Seeds}
+SECTION_TYPES: dict[str, type] = {"training": Training, "network": NetworkConfig, "seeds": Seeds}
 SECTIONS = ("training", "network", "settings", "seeds")
 
 
@@ -34,7 +34,7 @@ class RunConfig:
     """Only so many tasks of the sequence; None means all."""
     seeds: Seeds = field(default_factory=Seeds)
     settings: dict[str, Any] = field(default_factory=dict)
-    network: Network = field(default_factory=Network)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     training: Training = field(default_factory=Training)
 
     def __post_init__(self) -> None:

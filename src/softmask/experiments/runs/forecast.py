@@ -13,10 +13,10 @@ from torch import Tensor
 
 from softmask.experiments.runs.config import RunConfig
 from softmask.experiments.runs.rehearsal import EARLY, FORWARD, Rehearsal, rehearse, total_looks
-from softmask.learning.catalogue import METHODS
 from softmask.learning.fit import DivergedError, Fit
 from softmask.learning.method import Cost, Method
-from softmask.learning.problem import Problem
+from softmask.learning.method_registry import METHODS
+from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
 from softmask.learning.task import Batches, TaskSequence
 
@@ -55,10 +55,10 @@ class Forecast:
 
 def forecast(config: RunConfig, sequence: TaskSequence) -> Forecast:
     """From a rehearsal of the run's beginning, and of a later part if the method says that its cost grows."""
-    problem = Problem(sequence.input_shape, sequence.classes, config.network, config.seeds)
+    scenario = Scenario(sequence.input_shape, sequence.classes, config.network, config.seeds)
     with torch.device("meta"):  # only its plan is asked for, not its weights
-        method = METHODS.load(config.method)(problem, config.method_settings())
-    plan = _Plan(config, sequence, problem, method)
+        method = METHODS.load(config.method)(scenario, config.method_settings())
+    plan = _Plan(config, sequence, scenario, method)
     if sum(tensor.nbytes for tensor in method.state_dict().values() if isinstance(tensor, Tensor)) > LARGE:
         return plan.by_formula()
     try:
@@ -73,15 +73,15 @@ def forecast(config: RunConfig, sequence: TaskSequence) -> Forecast:
 class _Plan:
     """How much there is to do."""
 
-    def __init__(self, config: RunConfig, sequence: TaskSequence, problem: Problem, method: Method) -> None:
-        self.config, self.sequence, self.problem, self.method_class = config, sequence, problem, type(method)
+    def __init__(self, config: RunConfig, sequence: TaskSequence, scenario: Scenario, method: Method) -> None:
+        self.config, self.sequence, self.scenario, self.method_class = config, sequence, scenario, type(method)
         self.stages = method.stages(sequence.tasks, config.training)
-        self.cost = method.cost(problem)
+        self.cost = method.cost(scenario)
         self.tasks = len(sequence.tasks)
         self.epochs = method.adapted(config.training).epochs
         if config.training.schedule == "plateau":
             self.epochs = min(USUAL_EPOCHS, self.epochs)
-        plain = _plain(problem)
+        plain = _plain(scenario)
         self.network = sum(parameter.nbytes for parameter in plain.parameters())
         heads = [sum(parameter.nbytes for parameter in head.parameters()) for head in plain.heads]
         self.copy = self.network - sum(heads) + max(heads)  # what grows with the tasks is no copy of all heads
@@ -149,7 +149,7 @@ class _Plan:
         return self._cost_of(task).task_end_passes - (self._cost_of(task - 1).task_end_passes if task > 1 else 0.0)
 
     def _cost_of(self, tasks: int) -> Cost:
-        return self.method_class.cost(replace(self.problem, classes=self.problem.classes[:tasks]))
+        return self.method_class.cost(replace(self.scenario, classes=self.scenario.classes[:tasks]))
 
     def by_formula(self) -> Forecast:
         """Where a rehearsal would take too much itself: plain training is timed, the method's costs do the rest."""
@@ -162,7 +162,7 @@ class _Plan:
         kept = int(self.network * (1 + cost.kept_copies))
         return Forecast(
             steps=self.steps,
-            seconds=trained * _seconds_an_image(Method(self.problem).to(sequence.device), sequence, self.config),
+            seconds=trained * _seconds_an_image(Method(self.scenario).to(sequence.device), sequence, self.config),
             # The network, its gradients, the best state so far and the one that is being saved; then what is kept.
             memory_bytes=int(self.network * (4 + cost.kept_copies)) + images + 300 * 2**20,
             disk_bytes=2 * kept + 2 * self.network,
@@ -185,9 +185,9 @@ def _at(told: float, measured: Sequence[tuple[float, float]]) -> float:
     return max(0.0, mean + max(0.0, slope) * (told - mean_told))
 
 
-def _plain(problem: Problem) -> Method:
+def _plain(scenario: Scenario) -> Method:
     with torch.device("meta"):
-        return Method(problem)
+        return Method(scenario)
 
 
 def _seconds_an_image(plain: Method, sequence: TaskSequence, config: RunConfig) -> float:

@@ -17,7 +17,7 @@ from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.index import Index
 from softmask.experiments.runs.run import may_change, run, tell_if_code_changed
 from softmask.experiments.runs.store import Listener, Store
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 from softmask.learning.seeds import Seeds
 from softmask.storage.lease import FolderBusyError
 

@@ -21,13 +21,13 @@ from softmask.errors import SoftmaskError
 from softmask.experiments.runs.config import RunConfig
 from softmask.experiments.runs.store import Listener, RunWriter, Store, StoredRun, StoreError
 from softmask.experiments.sequences import load_sequence
-from softmask.learning.catalogue import METHODS
 from softmask.learning.device import device_facts, exact, find_device, require_begun_here
 from softmask.learning.fit import DivergedError, Fit
 from softmask.learning.memory_use import forget_peak
 from softmask.learning.method import Method
-from softmask.learning.problem import Problem
+from softmask.learning.method_registry import METHODS
 from softmask.learning.protocol import learn_sequence
+from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
 from softmask.learning.task import Task, TaskSequence
 from softmask.storage.state_file import digest_of
@@ -143,10 +143,10 @@ def load(config: RunConfig, data: Path | None) -> TaskSequence:
 
 def build(config: RunConfig, sequence: TaskSequence) -> Method:
     """The config's method with its initial weights: the same for every method that begins with the same network."""
-    problem = Problem(sequence.input_shape, sequence.classes, config.network, config.seeds)
+    scenario = Scenario(sequence.input_shape, sequence.classes, config.network, config.seeds)
     torch.manual_seed(derive(config.seeds.init, "weights"))
     # Drawn on the CPU: these weights do not depend on the device.
-    return METHODS.load(config.method)(problem, config.method_settings()).to(sequence.device)
+    return METHODS.load(config.method)(scenario, config.method_settings()).to(sequence.device)
 
 
 def circumstances() -> dict[str, Any]:

@@ -23,7 +23,7 @@ from softmask.experiments.paper.published import paper_tables
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.sequences import sequence_facts
 from softmask.experiments.sequences.catalogue import SEQUENCES
-from softmask.learning.catalogue import METHODS
+from softmask.learning.method_registry import METHODS
 from softmask.storage.state_file import write_json
 
 FORMAT = 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from softmask.errors import SoftmaskError
-from softmask.learning.parts.attention import KnowledgeAttention
+from softmask.methods.cat import KnowledgeAttention
 
 
 def test_number_of_parameters_at_full_width() -> None:

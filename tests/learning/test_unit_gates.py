@@ -5,7 +5,7 @@ import math
 import torch
 
 from softmask.learning.networks import alexnet
-from softmask.learning.parts.unit_gates import between_used_units, gated, keep_only
+from softmask.learning.unit_gates import between_used_units, gated, keep_only
 
 
 def test_what_is_between_used_units_is_all_that_they_compute_with() -> None:

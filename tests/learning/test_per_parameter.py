@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from softmask.learning.parts.draws import Draws
-from softmask.learning.parts.per_parameter import PerParameter
+from softmask.learning.per_parameter import PerParameter
+from softmask.learning.seeds import Draws
 
 
 def test_zeros_of_the_parameters_shapes_in_their_order() -> None:

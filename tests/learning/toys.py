@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from softmask.learning.method import Method, Step
-from softmask.learning.problem import Problem
+from softmask.learning.scenario import Scenario
 from softmask.learning.task import Batches, Task
 
 
@@ -20,7 +20,7 @@ class Chain(nn.Sequential):
 
 
 @dataclass(frozen=True)
-class ToyProblem(Problem):
+class ToyScenario(Scenario):
     layers: tuple[nn.Module, ...] = ()
     given_heads: tuple[nn.Module, ...] = ()
 
@@ -31,11 +31,11 @@ class ToyProblem(Problem):
         return nn.ModuleList(copy.deepcopy(self.given_heads))
 
 
-def toy_problem(layers: list[nn.Module], heads: list[nn.Module]) -> ToyProblem:
+def toy_scenario(layers: list[nn.Module], heads: list[nn.Module]) -> ToyScenario:
     """A network of these layers with these heads."""
     inputs = next(layer.weight.size(1) for layer in layers if hasattr(layer, "weight"))
     classes = tuple(head.out_features for head in heads)
-    return ToyProblem((1, 1, inputs), classes, layers=tuple(layers), given_heads=tuple(heads))
+    return ToyScenario((1, 1, inputs), classes, layers=tuple(layers), given_heads=tuple(heads))
 
 
 def toy_task(x: Tensor, y: Tensor, index: int = 0, size: int = 2) -> Task:
@@ -49,9 +49,9 @@ def random_task(index: int = 0, count: int = 12, inputs: int = 3, classes: int =
     )
 
 
-def random_problem(tasks: int, inputs: int = 3, units: int = 4) -> ToyProblem:
+def random_scenario(tasks: int, inputs: int = 3, units: int = 4) -> ToyScenario:
     torch.manual_seed(1)
-    return toy_problem([nn.Linear(inputs, units), nn.ReLU()], [nn.Linear(units, 2) for _ in range(tasks)])
+    return toy_scenario([nn.Linear(inputs, units), nn.ReLU()], [nn.Linear(units, 2) for _ in range(tasks)])
 
 
 def step_of(task: Task, lr: float = 0.0) -> Step:

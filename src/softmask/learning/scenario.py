@@ -11,7 +11,7 @@ from softmask.learning.seeds import Seeds
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkConfig:
     """The one backbone that all methods share: the AlexNet of HAT's authors."""
 
     __pydantic_config__ = {"extra": "forbid"}
@@ -32,13 +32,13 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Scenario:
     """What a method may know before it learns anything."""
 
     input_shape: tuple[int, int, int]
     classes: tuple[int, ...]
     """Classes of each task, in the order of the sequence."""
-    network: Network = field(default_factory=Network)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     seeds: Seeds = field(default_factory=Seeds)
 
     @property
@@ -46,7 +46,7 @@ class Problem:
         return len(self.classes)
 
     def backbone(self, scale: float = 1.0) -> Backbone:
-        """A new backbone, `scale` times as wide as the problem's."""
+        """A new backbone, `scale` times as wide as the scenario's."""
         network = self.network
         return alexnet(self.input_shape, width=network.width * scale, drop1=network.drop1, drop2=network.drop2)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from softmask.errors import SoftmaskError
-from softmask.learning.catalogue import METHODS, register
 from softmask.learning.method import Method
+from softmask.learning.method_registry import METHODS, register
 from softmask.methods.spg import SPG
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from softmask.learning.parts.paths import PAPER_WIDTHS, module_width, mutated, random_path
-from softmask.learning.problem import Network, Problem
+from softmask.learning.scenario import NetworkConfig, Scenario
+from softmask.methods.pathnet import PAPER_WIDTHS, module_width, mutated, random_path
 
 
 def test_a_random_path_has_distinct_modules_in_every_layer() -> None:
@@ -31,12 +31,12 @@ def test_mutation_changes_four_fifths_of_an_entry_on_average() -> None:
 
 
 def test_width_of_modules() -> None:
-    paper = Problem((3, 32, 32), (10,) * 10)
+    paper = Scenario((3, 32, 32), (10,) * 10)
     assert module_width(paper, 16) == PAPER_WIDTHS[10, 10] == 0.250
     assert module_width(paper, 10) > 0.25  # fewer modules may be wider
-    grey = Problem((1, 28, 28), (10,) * 10)
+    grey = Scenario((1, 28, 28), (10,) * 10)
     assert module_width(grey, 16) > 0.25, "the paper's width is that of colour pictures"
-    narrow = Problem((3, 32, 32), (10,) * 10, Network(width=1 / 4))
+    narrow = Scenario((3, 32, 32), (10,) * 10, NetworkConfig(width=1 / 4))
     assert module_width(narrow, 16) > 0.25, "what is rounded down counts for more in a narrow network"
-    other = Problem((1, 28, 28), (2,) * 5, Network(width=1 / 4))
+    other = Scenario((1, 28, 28), (2,) * 5, NetworkConfig(width=1 / 4))
     assert 0.2 < module_width(other, 16) < 0.3

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from softmask.learning.catalogue import METHODS
-from softmask.learning.method import search
-from softmask.learning.settings_card import as_text, settings_card, shown
+from softmask.learning.method_registry import METHODS
+from softmask.learning.settings import as_text, search, settings_card, shown
 
 
 @dataclass(frozen=True)
