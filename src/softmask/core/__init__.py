@@ -1,10 +1,12 @@
 """The paper's mechanism, usable alone: needs torch and nothing else."""
 
+from softmask.core.answers import KeepAnswers
 from softmask.core.importance import cross_head_importance, fisher_importance, gradient_importance, importance_of
 from softmask.core.mask import SoftMask
 from softmask.core.statistics import freeze_running_statistics
 
 __all__ = [
+    "KeepAnswers",
     "SoftMask",
     "cross_head_importance",
     "fisher_importance",
