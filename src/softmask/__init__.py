@@ -5,11 +5,18 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = ["ContinualModel", "SoftMask", "fisher_importance", "freeze_running_statistics", "gradient_importance"]
+__all__ = [
+    "ContinualModel",
+    "SoftMask",
+    "SubspaceMask",
+    "fisher_importance",
+    "freeze_running_statistics",
+    "gradient_importance",
+]
 
 if TYPE_CHECKING:
     from softmask.continual import ContinualModel
-    from softmask.core import SoftMask, fisher_importance, freeze_running_statistics, gradient_importance
+    from softmask.core import SoftMask, SubspaceMask, fisher_importance, freeze_running_statistics, gradient_importance
 else:  # type checkers would believe that `__getattr__` answers to any name
 
     def __getattr__(name: str) -> object:
