@@ -16,7 +16,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from softmask.continual import ContinualModel
-    from softmask.core import KeepAnswers, SoftMask, fisher_importance, freeze_running_statistics, gradient_importance
+    from softmask.core import (
+        KeepAnswers,
+        SoftMask,
+        SubspaceMask,
+        fisher_importance,
+        freeze_running_statistics,
+        gradient_importance,
+    )
 else:  # type checkers would believe that `__getattr__` answers to any name
 
     def __getattr__(name: str) -> object:
