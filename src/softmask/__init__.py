@@ -9,9 +9,11 @@ __all__ = [
     "ContinualModel",
     "KeepAnswers",
     "SoftMask",
+    "SubspaceMask",
     "fisher_importance",
     "freeze_running_statistics",
     "gradient_importance",
+    "protect",
 ]
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
         fisher_importance,
         freeze_running_statistics,
         gradient_importance,
+        protect,
     )
 else:  # type checkers would believe that `__getattr__` answers to any name
 
