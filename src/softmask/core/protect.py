@@ -88,10 +88,8 @@ class Guard:
         """
         if self.strength == 0 or not self.learned:
             return GuardedSteps([])
-        masks = [each for each in self.parts.values() if isinstance(each, (SubspaceMask, SoftMask))]
-        steps: list[Any] = [
-            mask.attach(optimizer) for mask in ([_everything(self.model)] if self.strength == 1 else masks)
-        ]
+        parts = [_everything(self.model)] if self.strength == 1 else list(self.parts.values())
+        steps = [part.attach(optimizer) for part in parts if not isinstance(part, KeepAnswers)]
         return GuardedSteps([*steps, *freeze_running_statistics(unwrapped(self.model))])
 
     def __call__(self, x: Any, features: Any = None, *, mask: Tensor | None = None) -> Tensor:
