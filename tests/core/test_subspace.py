@@ -265,11 +265,12 @@ def test_other_parameters_are_kept_once_a_task_is_learned() -> None:
     assert not torch.equal(after["0.weight"], before["0.weight"])
 
 
+@pytest.mark.parametrize("rank", [None, 6])
 @pytest.mark.parametrize("which", ["weight", "bias"])
-def test_what_is_frozen_is_no_way_out(which: str) -> None:
+def test_what_is_frozen_is_no_way_out(which: str, rank: int | None) -> None:
     """The other half of a layer is projected by its own moment: nothing is put into what does not move."""
     net, old = nn.Linear(6, 3), torch.randn(2, 6)
-    mask = SubspaceMask(net, strength=1)
+    mask = SubspaceMask(net, strength=1, rank=rank)
     net.get_parameter(which).requires_grad_(False)
     mask.consolidate([old])
     answer, before = net(old).detach(), copied(net)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from softmask.core.attachment import MaskedSteps, held_by
-from softmask.core.directions import RULES, Projection, is_square, taken, with_task
+from softmask.core.directions import RULES, Projection, taken, with_task
 from softmask.core.importance import undisturbed
 from softmask.core.layer_inputs import Layer, Meets, entries_of, layers_of, observed
 from softmask.core.moving import Moving, MovingEntries, MovingLayer
@@ -155,8 +155,7 @@ class SubspaceMask:
         made = self._made.get(key)
         if made is None or made[0][0] is not used or made[0][1:] != state[1:]:
             columns = slice(0 if weight else layer.inputs, layer.width if bias else layer.inputs)
-            part = used[:, columns, columns] if is_square(used) else used[:, columns]
-            self._made[key] = made = state, Projection(part, self.rule, self.strength, like)
+            self._made[key] = made = state, Projection(used, columns, self.rule, self.strength, like)
         return made[1]
 
     @torch.inference_mode(False)
