@@ -65,7 +65,7 @@ def _with_basis(basis: Tensor, moment: Tensor, threshold: float) -> Tensor:
         rest = free @ moment @ free
     else:
         rest = moment - basis @ (basis.transpose(1, 2) @ moment)
-    values, vectors = eigen(rest)
+    values, vectors = eigen(rest, square)
     # The moment's trace is `width`; a factor may hold less of it.
     whole = moment.diagonal(dim1=1, dim2=2).sum(1) if square else moment.square().sum((1, 2))
     covered = (whole - values.sum(1))[:, None] / width + (values.cumsum(1) - values) / width
@@ -77,9 +77,9 @@ def _with_basis(basis: Tensor, moment: Tensor, threshold: float) -> Tensor:
     return leading(torch.cat([basis, vectors], 2), moment.shape[2])
 
 
-def eigen(used: Tensor) -> tuple[Tensor, Tensor]:
+def eigen(used: Tensor, square: bool) -> tuple[Tensor, Tensor]:
     """Eigenvalues, the largest first, and eigenvectors [groups, width, k] of a square matrix or of a factor."""
-    if is_square(used):
+    if square:
         values, vectors = torch.linalg.eigh(used)
         return values.flip(1).clamp(min=0), vectors.flip(2)
     vectors, lengths, _ = torch.linalg.svd(used, full_matrices=False)
@@ -93,8 +93,9 @@ def is_square(used: Tensor) -> bool:
 class Projection:
     """P for changes [groups, outputs, width], in the cheapest of its forms."""
 
-    def __init__(self, used: Tensor, rule: str, strength: float, like: Tensor) -> None:
-        values, vectors = eigen(used)
+    def __init__(self, used: Tensor, columns: slice, rule: str, strength: float, like: Tensor) -> None:
+        square = is_square(used)
+        values, vectors = eigen(used[:, columns, columns] if square else used[:, columns], square)
         gone = taken(values, rule, strength)
         width, rank = vectors.shape[1:]
         self.free = 1 - float(gone.sum(1).mean()) / width

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, Literal, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from softmask.core.attachment import MaskedSteps, held_by
-from softmask.core.directions import RULES, Projection, is_square, taken, with_task
+from softmask.core.directions import RULES, Projection, taken, with_task
 from softmask.core.importance import undisturbed
 from softmask.core.layer_inputs import Layer, Meets, entries_of, layers_of, observed
 from softmask.core.moving import Moving, MovingEntries, MovingLayer
@@ -28,6 +28,7 @@ from softmask.core.statistics import unprotected_statistics
 
 STATE_VERSION = 1
 Rule = Literal["sgp", "ridge", "gpm"]
+Made = TypeVar("Made", Projection, Tensor)
 
 
 class SubspaceMask:
@@ -77,7 +78,7 @@ class SubspaceMask:
         self._layers: dict[str, Layer] = {}
         self._entries: dict[str, nn.Parameter] = {}
         self._meets: Meets = {}
-        self._made: dict[tuple[str, bool, bool], tuple[tuple[Any, ...], Projection]] = {}
+        self._made: dict[tuple[Any, ...], tuple[Tensor, tuple[Any, ...], Any]] = {}
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The watched parameters: those of the backbone that require grad."""
@@ -135,12 +136,11 @@ class SubspaceMask:
             return there and (p.grad is not None or (p.requires_grad and not with_gradient))  # type: ignore[union-attr]
 
         found: list[Moving] = []
-        for name, used in self.used.items():
+        for name in self.used:
             if (layer := self._layers.get(name)) is None or layer.is_embedding:
                 parameter = self._entries[name] if layer is None else layer.weight
                 if moves(parameter):
-                    share = taken(used, self.rule, self.strength).to(parameter.device, torch.float32)
-                    found.append(MovingEntries(parameter, share if layer is None else share[:, None]))
+                    found.append(MovingEntries(parameter, self._share(name, parameter)))
             elif (weight := moves(layer.weight)) | (bias := moves(layer.bias)):
                 projection = self._projection(layer, weight, bias)
                 if not projection.is_identity:
@@ -149,15 +149,30 @@ class SubspaceMask:
 
     def _projection(self, layer: Layer, weight: bool = True, bias: bool = True) -> Projection:
         """P for the weight, for the bias, or for both: what does not move is no way out for what does."""
-        used, like = self.used[layer.name], layer.weight
-        state = (used, self.strength, self.rule, like.device, like.dtype)
-        key = (layer.name, weight, bias)
-        made = self._made.get(key)
-        if made is None or made[0][0] is not used or made[0][1:] != state[1:]:
-            columns = slice(0 if weight else layer.inputs, layer.width if bias else layer.inputs)
-            part = used[:, columns, columns] if is_square(used) else used[:, columns]
-            self._made[key] = made = state, Projection(part, self.rule, self.strength, like)
-        return made[1]
+        columns = slice(0 if weight else layer.inputs, layer.width if bias else layer.inputs)
+
+        def make(used: Tensor) -> Projection:
+            return Projection(used, columns, self.rule, self.strength, layer.weight)
+
+        return self._made_once(layer.name, (columns.start, columns.stop), layer.weight, make)
+
+    def _share(self, name: str, parameter: nn.Parameter) -> Tensor:
+        """How much of each row of an embedding, or of any other parameter as a whole, is taken."""
+
+        def make(used: Tensor) -> Tensor:
+            share = taken(used, self.rule, self.strength).to(parameter.device, torch.float32)
+            return share[:, None] if share.dim() else share
+
+        return self._made_once(name, (), parameter, make)
+
+    def _made_once(self, name: str, part: tuple[int, ...], like: Tensor, make: Callable[[Tensor], Made]) -> Made:
+        """Made anew where the use, the settings or the backbone's place have changed since."""
+        used, state = self.used[name], (self.strength, self.rule, like.device, like.dtype)
+        key = (name, *part)
+        known = self._made.get(key)
+        if known is None or known[0] is not used or known[1] != state:
+            self._made[key] = known = used, state, make(used)
+        return known[2]
 
     @torch.inference_mode(False)
     @torch.no_grad()
