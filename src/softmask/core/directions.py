@@ -57,7 +57,7 @@ def with_task(used: Tensor | None, moment: Tensor, rule: str, strength: float) -
 
 
 def _with_basis(basis: Tensor, moment: Tensor, threshold: float) -> Tensor:
-    """Gradient projection memory (Saha et al., ICLR 2021, eq. 8 and 9): directions are added, those with the most
+    """Gradient projection memory (Saha et al., ICLR 2021): directions are added, those with the most
     energy first, until the share of the task's energy that is covered reaches the threshold."""
     square, width = is_square(moment), moment.shape[1]
     if square:
