@@ -36,7 +36,7 @@ def taken(values: Tensor, rule: str, strength: float) -> Tensor:
         share = values / (values + 1 / odds)  # M (M + lambda I)^-1: a conceptor (Jaeger, 2014), lambda = 1 / odds
     else:
         root, scale = (values / top).clamp(min=0).sqrt(), (MIDDLE_ALPHA + 1) * odds
-        share = scale * root / ((scale - 1) * root + 1)  # Saha and Roy, AAAI 2023, eq. 6; alpha = scale - 1
+        share = scale * root / ((scale - 1) * root + 1)  # Saha and Roy, AAAI 2023; alpha = scale - 1
     return torch.where(used, share, 0)
 
 
@@ -57,7 +57,7 @@ def with_task(used: Tensor | None, moment: Tensor, rule: str, strength: float) -
 
 
 def _with_basis(basis: Tensor, moment: Tensor, threshold: float) -> Tensor:
-    """Gradient projection memory (Saha et al., ICLR 2021, eq. 8 and 9): directions are added, those with the most
+    """Gradient projection memory (Saha et al., ICLR 2021): directions are added, those with the most
     energy first, until the share of the task's energy that is covered reaches the threshold."""
     square, width = is_square(moment), moment.shape[1]
     if square:
@@ -73,8 +73,10 @@ def _with_basis(basis: Tensor, moment: Tensor, threshold: float) -> Tensor:
     vectors = vectors * new[:, None]
     if square:
         return basis + vectors @ vectors.transpose(1, 2)
-    # A full memory of low rank has no place for more; its columns are of length 1 or 0.
-    return leading(torch.cat([basis, vectors], 2), moment.shape[2])
+    both = torch.cat([basis, vectors], 2)  # columns of length 1 or 0
+    # Older directions stay; where the rank is reached, there is no place for new ones.
+    first = (both.square().sum(1) > 0.5).int().argsort(dim=1, descending=True, stable=True)[:, : moment.shape[2]]
+    return both.gather(2, first[:, None].expand(-1, width, -1))
 
 
 def eigen(used: Tensor, square: bool) -> tuple[Tensor, Tensor]:
@@ -126,4 +128,4 @@ class Projection:
 
 def _like(matrix: Tensor, parameter: Tensor) -> Tensor:
     """Where the parameter is, and not in half precision."""
-    return matrix.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32)).contiguous()
+    return matrix.to(torch.promote_types(parameter.dtype, torch.float32)).contiguous().to(parameter.device)

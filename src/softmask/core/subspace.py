@@ -160,7 +160,7 @@ class SubspaceMask:
         """How much of each row of an embedding, or of any other parameter as a whole, is taken."""
 
         def make(used: Tensor) -> Tensor:
-            share = taken(used, self.rule, self.strength).to(parameter.device, torch.float32)
+            share = taken(used, self.rule, self.strength).to(torch.float32).to(parameter.device)
             return share[:, None] if share.dim() else share
 
         return self._made_once(name, (), parameter, make)
@@ -191,7 +191,9 @@ class SubspaceMask:
         watched = {id(parameter) for parameter in trainable.values()}
         layers = [each for each in self._layers.values() if {id(each.weight), id(each.bias)} & watched]
         sums = {each.name: each.accumulator(self.rank) for each in layers}
-        meets = {m: [(role, each) for role, each in of if each.name in sums] for m, of in self._meets.items()}
+        meets = {
+            m: known for m, of in self._meets.items() if (known := [(r, each) for r, each in of if each.name in sums])
+        }
         with undisturbed(inner), torch.no_grad(), observed(meets, lambda each, rows: sums[each.name].add(rows)):
             inner.eval()
             for batch in batches:
