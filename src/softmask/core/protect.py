@@ -24,6 +24,8 @@ from softmask.core.subspace import SubspaceMask
 TERMS = ("answers", "features", "tokens")
 MASKS = ("subspace", "spg")
 STATE_VERSION = 1
+SUBSPACE_SHARE = 0.1
+"""Of the odds of the dial. Beside answers, a subspace as strong as one alone costs new tasks more than old ones gain."""
 
 
 def protect(
@@ -71,7 +73,8 @@ class Guard:
 
     def _part(self, way: str, forward: Forward) -> KeepAnswers | SubspaceMask | SoftMask:
         if way == "subspace":
-            return SubspaceMask(self.model, strength=self.strength)
+            odds = SUBSPACE_SHARE * self.strength
+            return SubspaceMask(self.model, strength=odds / (odds + 1 - self.strength))
         if way == "spg":
             return SharpenedMask(self.model, self.strength)
         known = self.heads if way == "answers" else ()
