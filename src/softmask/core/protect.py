@@ -25,7 +25,7 @@ TERMS = ("answers", "features", "tokens")
 MASKS = ("subspace", "spg")
 STATE_VERSION = 1
 SUBSPACE_SHARE = 0.1
-"""Of the odds of the dial. Beside answers, a subspace as strong as one alone costs new tasks more than old ones gain."""
+"""Of the dial's odds. Beside answers, a subspace as strong as one alone costs new tasks more than old ones gain."""
 
 
 def protect(
