@@ -37,9 +37,10 @@ FILE = RESULTS / "protection.json"
 HALF = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 ACCUMULATE, DECAY, WARM_UP, AVERAGE, LARGEST_NORM = 2, 0.05, 20, 0.99, 1.0
 
-GRID = ("plain", "lr=0.3", "lr=0.1", "lr=0.03", "l2sp=20", "l2sp=80", "ewc=1000", "freeze=lower", "freeze=all")
+GRID = ("plain", "lr=0.3", "lr=0.1", "lr=0.03", "l2sp=20", "l2sp=80", "freeze=lower", "freeze=all")
 GRID += ("lora=merged:8", "lora=task:16", "replay=0.05", "spg=head", "spg=body")
-GRID += ("features=1", "answers=1", "subspace=0.5", "answers=1+subspace=0.5")
+GRID += ("ewc=100", "ewc=1000", "ewc=10000", "features=1", "features=3", "answers=1", "answers=3")
+GRID += ("subspace=0.1", "subspace=0.5", "answers=1+subspace=0.1", "answers=1+subspace=0.5")
 GRID += ("protect=0.25", "protect=0.5", "protect=0.75")
 VERSION = 1  # of networks, data and loop: with another, first tasks are learned anew
 SEEDS = {"cnn": (1, 2, 3), "resnet": (1, 2), "vit": (1, 2), "gpt": (1, 2)}

@@ -50,7 +50,7 @@ class Row:
     """Means over seeds, in percent. `new`: later tasks when they were learned; `old`: all but the last, at the end."""
 
     way: str
-    seeds: int
+    seeds: tuple[int, ...]
     end: tuple[float, ...]
     new: float
     old: float
@@ -70,7 +70,7 @@ def rows_of(cells: Sequence[dict[str, Any]], setting: str) -> list[Row]:
         rows.append(
             Row(
                 way,
-                len(of),
+                tuple(sorted(cell["seed"] for cell in of)),
                 tuple(statistics.fmean(values) for values in zip(*(cell["test"] for cell in of), strict=True)),
                 statistics.fmean(value for cell in of for value in cell["learned"][1:]),
                 statistics.fmean(value for cell in of for value in cell["test"][:-1]),
@@ -102,16 +102,22 @@ def table(cells: Sequence[dict[str, Any]]) -> str:
         families = defaultdict(list)
         for row in rows:
             families[family(row.way)].append(row)
-        best = [max(of, key=lambda row: row.validation) for of in families.values() if len(of) > 1]
+        # Seeds differ more than strengths do: only rows of the same seeds can be chosen from.
+        alike = [of for of in families.values() if len(of) > 1 and len({row.seeds for row in of}) == 1]
+        best = [max(of, key=lambda row: row.validation) for of in alike]
         lines += [f"\n### {setting.title}\n"]
         lines += [
             "| way | tasks at the end | new, when learned | **mean at the end** | seeds |",
             "|---|---|---|---|---|",
         ]
         for row in sorted(rows, key=lambda r: -r.mean):
+            seeds = " ".join(map(str, row.seeds))
             chosen = " (chosen)" if row in best else ""
-            end, spread = " ".join(f"{v:.1f}" for v in row.end), f" (range {row.spread:.1f})" if row.seeds > 1 else ""
-            lines.append(f"| {title(row.way)}{chosen} | {end} | {row.new:.1f} | {row.mean:.1f}{spread} | {row.seeds} |")
+            end, spread = (
+                " ".join(f"{v:.1f}" for v in row.end),
+                f" (range {row.spread:.1f})" if len(row.seeds) > 1 else "",
+            )
+            lines.append(f"| {title(row.way)}{chosen} | {end} | {row.new:.1f} | {row.mean:.1f}{spread} | {seeds} |")
     return "\n".join(lines)
 
 
