@@ -5,10 +5,27 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
 
-__all__ = ["ContinualModel", "SoftMask", "fisher_importance", "freeze_running_statistics", "gradient_importance"]
+__all__ = [
+    "ContinualModel",
+    "KeepAnswers",
+    "SoftMask",
+    "SubspaceMask",
+    "fisher_importance",
+    "freeze_running_statistics",
+    "gradient_importance",
+    "protect",
+]
 
 if TYPE_CHECKING:
-    from softmask.core import SoftMask, fisher_importance, freeze_running_statistics, gradient_importance
+    from softmask.core import (
+        KeepAnswers,
+        SoftMask,
+        SubspaceMask,
+        fisher_importance,
+        freeze_running_statistics,
+        gradient_importance,
+        protect,
+    )
     from softmask.models import ContinualModel
 else:  # type checkers would believe that `__getattr__` answers to any name
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +20,20 @@ if TYPE_CHECKING:
     from softmask.core.mask import SoftMask
 
 SCALES = ("auto", "gradient", "update")
+Steps = TypeVar("Steps", bound="MaskedSteps")
 
 
-def concerned(mask: SoftMask, optimizer: Optimizer, head: Sequence[nn.Parameter]) -> bool:
+class Mask(Protocol):
+    """What a step is masked by."""
+
+    attached: WeakSet[Optimizer]
+
+    def parameters(self) -> dict[str, nn.Parameter]: ...
+
+    def scale_gradients(self, of: Set[int], head: Sequence[nn.Parameter]) -> None: ...
+
+
+def concerned(mask: Mask, optimizer: Optimizer, head: Sequence[nn.Parameter]) -> bool:
     """Whether the optimizer moves anything of the backbone or the head."""
     held = held_by(optimizer)
     return any(id(parameter) in held for parameter in (*mask.parameters().values(), *head))
@@ -36,10 +48,14 @@ def _usable(gradient: Tensor | None) -> bool:
     return gradient is not None and bool(local(gradient).isfinite().all())
 
 
-class Attachment:
-    """The handle that `SoftMask.attach` returns: a context manager with `remove()`."""
+class MaskedSteps:
+    """A handle on an optimizer whose steps are masked: a context manager with `remove()`.
 
-    def __init__(self, mask: SoftMask, optimizer: Optimizer, head: Sequence[nn.Parameter], scale: str) -> None:
+    A mask of its own kind says in `_remember` what it needs of the weights before a step, and in `_mask_update` what
+    becomes of the step that was taken.
+    """
+
+    def __init__(self, mask: Mask, optimizer: Optimizer, head: Sequence[nn.Parameter], scale: str) -> None:
         if scale not in SCALES:
             raise ValueError(f"scale must be one of {', '.join(SCALES)}, not {scale!r}")
         # Trainers wrap an optimizer in another that has no hooks of its own; the inner one takes the steps. One that
@@ -54,9 +70,8 @@ class Attachment:
             raise ValueError("the optimizer holds no parameter of the backbone or the head: it needs no mask")
         require_maskable({f"head parameter {index}": parameter for index, parameter in enumerate(head)})
         self.mask, self.optimizer, self.head, self.scale = mask, optimizer, list(head), scale
-        self._before: list[tuple[nn.Parameter, Tensor, str | float]] = []
         self._outermost: FrameType | None = None
-        self._stepped = False
+        self._stepped = self._remembers = False
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -72,7 +87,7 @@ class Attachment:
         self._hooks, self._outermost = [], None
         self.mask.attached.discard(self.optimizer)
 
-    def __enter__(self) -> Attachment:
+    def __enter__(self: Steps) -> Steps:
         return self
 
     def __exit__(
@@ -94,8 +109,8 @@ class Attachment:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._inside_a_step():
             return None
-        self._before, self._stepped = [], True
-        if not self._scales_gradients():
+        self._stepped, self._remembers = True, not self._scales_gradients()
+        if self._remembers:
             self._remember()
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
@@ -106,22 +121,19 @@ class Attachment:
         return (optimizer, self._masked(closure), *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
 
     def _after_step(self, *_: object) -> None:
-        """What the optimizer did, scaled: new = old + (1 - importance) * (stepped - old)."""
         if not torch.compiler.is_compiling():
             if sys._getframe(1) is not self._outermost:
                 return
             self._outermost = None
-        with torch.no_grad():
-            for whole, remembered, which in self._before:
-                importance = which if isinstance(which, float) else self._mask_of(which, whole)
-                parameter, before = local(whole), local(remembered)
-                # lerp is exact at both ends: importance 0 keeps the step, importance 1 the old value, to the bit.
-                if parameter.dtype in (torch.float32, torch.float64):
-                    weight = importance if isinstance(importance, float) else importance.to(parameter.dtype)
-                    parameter.lerp_(before, weight)
-                else:  # a half-precision importance would round to 1 and block what may still move
-                    parameter.copy_(parameter.float().lerp_(before.float(), importance))
-        self._before = []
+        if self._remembers:
+            with torch.no_grad():
+                self._mask_update()
+
+    def _remember(self) -> None:
+        raise NotImplementedError
+
+    def _mask_update(self) -> None:
+        raise NotImplementedError
 
     def _inside_a_step(self) -> bool:
         """Whether the optimizer's own `step` called that of its parent class, which has hooks too.
@@ -138,20 +150,6 @@ class Attachment:
         self._outermost = step
         return False
 
-    def _remember(self) -> None:
-        if self.mask.mean() == 0:
-            return  # the first task is free
-        watched = self.mask.parameters()
-        own = {id(parameter) for parameter in watched.values()}
-        # An optimizer moves whatever it holds a gradient of, though it may not require one any more.
-        held = held_by(self.optimizer)
-        scaled: list[tuple[nn.Parameter, str | float]] = [(p, name) for name, p in watched.items()]
-        scaled += [(p, self.mask.mean()) for p in self.head if id(p) not in own]
-        self._before = [(p, p.detach().clone(), which) for p, which in scaled if id(p) in held]
-
-    def _mask_of(self, name: str, parameter: nn.Parameter) -> Tensor:
-        return local(self.mask.effective(self.mask.importance[name]).to(parameter.device))
-
     def _masked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def masked_closure() -> Any:
             result = closure()
@@ -167,3 +165,41 @@ class Attachment:
             return False
         # Momentum may hold gradients that were gathered under another mask, or none: they would go past this one.
         return not any(group["weight_decay"] or group["momentum"] for group in self.optimizer.param_groups)
+
+
+class Attachment(MaskedSteps):
+    """The handle that `SoftMask.attach` returns."""
+
+    mask: SoftMask
+
+    def __init__(self, mask: SoftMask, optimizer: Optimizer, head: Sequence[nn.Parameter], scale: str) -> None:
+        super().__init__(mask, optimizer, head, scale)
+        self._before: list[tuple[nn.Parameter, Tensor, str | float]] = []
+
+    def _remember(self) -> None:
+        self._before = []
+        if self.mask.mean() == 0:
+            return  # the first task is free
+        watched = self.mask.parameters()
+        own = {id(parameter) for parameter in watched.values()}
+        # An optimizer moves whatever it holds a gradient of, though it may not require one any more.
+        held = held_by(self.optimizer)
+        scaled: list[tuple[nn.Parameter, str | float]] = [(p, name) for name, p in watched.items()]
+        scaled += [(p, self.mask.mean()) for p in self.head if id(p) not in own]
+        self._before = [(p, p.detach().clone(), which) for p, which in scaled if id(p) in held]
+
+    def _mask_update(self) -> None:
+        """What the optimizer did, scaled: new = old + (1 - importance) * (stepped - old)."""
+        for whole, remembered, which in self._before:
+            importance = which if isinstance(which, float) else self._mask_of(which, whole)
+            parameter, before = local(whole), local(remembered)
+            # lerp is exact at both ends: importance 0 keeps the step, importance 1 the old value, to the bit.
+            if parameter.dtype in (torch.float32, torch.float64):
+                weight = importance if isinstance(importance, float) else importance.to(parameter.dtype)
+                parameter.lerp_(before, weight)
+            else:  # a half-precision importance would round to 1 and block what may still move
+                parameter.copy_(parameter.float().lerp_(before.float(), importance))
+        self._before = []
+
+    def _mask_of(self, name: str, parameter: nn.Parameter) -> Tensor:
+        return local(self.mask.effective(self.mask.importance[name]).to(parameter.device))

@@ -1,0 +1,290 @@
+"""KeepAnswers: learning without forgetting, Li and Hoiem, ECCV 2016, for any model and any training loop.
+
+Before a task begins the model is remembered. While the task is learned, the loss gets the distance between the
+answers of the remembered model and those of the current one, both on the images of the *new* task: no old data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from softmask.core.heads import Heads, frozen_copy, one_or_many, rebuilt_heads
+from softmask.core.importance import undisturbed
+from softmask.core.parameters import unwrapped
+from softmask.core.recorded import RecordedAnswers
+
+Of = Literal["answers", "features", "tokens"]
+Teacher = Literal["copy", "recorded", "adapter-off"]
+Forward = Callable[[nn.Module, Any], Any]
+STATE_VERSION = 1
+IGNORED = -100  # the label that torch's cross-entropy leaves out
+
+
+def call(model: nn.Module, x: Any) -> Any:
+    """A mapping as keyword arguments without `labels`, a tuple as positional ones, anything else as the only one."""
+    if isinstance(x, Mapping):
+        return model(**{name: value for name, value in x.items() if name != "labels"})
+    return model(*x) if isinstance(x, tuple) else model(x)
+
+
+class KeepAnswers:
+    """A term of the loss that keeps what a model answered when this object was made.
+
+        keep = KeepAnswers(backbone, heads=old_heads)                       # before the task begins
+        loss = F.cross_entropy(head(features), y) + keep(x, features)       # in your own loop
+        keep.remember([*old_heads, head])                                   # before the next task
+
+    `of="answers"`: T^2 KL(old || new) between the old heads' softmax at `temperature` T, summed over heads: each
+    old task weighs the same. `of="features"`: the squared distance of the features, relative to their squared
+    norm, where no heads are at hand. `of="tokens"`: the next-token distributions of a causal language model.
+
+    `teacher="copy"` keeps a frozen copy of the backbone. `"recorded"` keeps its answers on a fixed dataset instead
+    (`record`), which is exact where inputs are not augmented. `"adapter-off"` asks the same model inside its
+    `disable_adapter()`, as peft has it, and keeps nothing.
+
+    Answers are compared in evaluation mode on both sides: with dropout in the student they would be pulled towards the
+    noise. Features that are given are used as they are if the backbone computes the same in both modes; otherwise
+    (dropout, batch normalisation, stochastic depth) the backbone sees the batch a second time in evaluation mode, with
+    gradients. The cost is the teacher's forward pass, plus this second pass where it is needed.
+
+    `forward(module, x)` computes the features (or logits) where that is not `module(x)`; see `call` for the default.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        heads: Heads = (),
+        strength: float = 1.0,
+        temperature: float = 2.0,
+        of: Of = "answers",
+        teacher: Teacher = "copy",
+        forward: Forward = call,
+    ) -> None:
+        if of not in ("answers", "features", "tokens"):
+            raise ValueError(f"of must be one of answers, features, tokens, not {of!r}")
+        if teacher not in ("copy", "recorded", "adapter-off"):
+            raise ValueError(f"teacher must be one of copy, recorded, adapter-off, not {teacher!r}")
+        if not (strength >= 0 and math.isfinite(strength)):
+            raise ValueError(f"strength must be a finite number of at least 0, not {strength}")
+        if not (temperature > 0 and math.isfinite(temperature)):
+            raise ValueError(f"temperature must be a finite number above 0, not {temperature}")
+        if teacher == "adapter-off" and not callable(getattr(unwrapped(backbone), "disable_adapter", None)):
+            raise ValueError("teacher='adapter-off' needs a model with `disable_adapter()`, as peft makes it")
+        self.backbone, self.strength, self.temperature = backbone, strength, temperature
+        self.of, self.teacher, self.forward = of, teacher, forward
+        self.heads: list[nn.Module] = []
+        self.remembered: nn.Module | None = None
+        self.recorded = RecordedAnswers()
+        self._second_pass: dict[tuple[bool, ...], bool] = {}
+        self.remember(heads)
+
+    def remember(self, heads: Heads = ()) -> None:
+        """From now on the model as it is counts, with these old heads. Recorded answers are to be recorded anew."""
+        given = one_or_many(heads)
+        if given and self.of != "answers":
+            raise ValueError(f"old heads are asked with of='answers' only, not with of={self.of!r}")
+        self.heads = [frozen_copy(head) for head in given]
+        self.remembered = None  # before the next copy is made: one at a time
+        self.recorded = RecordedAnswers()
+        self._second_pass = {}
+        if self.teacher == "copy" and self.active():
+            self.remembered = frozen_copy(unwrapped(self.backbone))
+
+    def active(self) -> bool:
+        """Whether there is anything to keep: without old heads, or with strength 0, training is plain."""
+        return self.strength > 0 and (self.of != "answers" or bool(self.heads))
+
+    def __call__(self, x: Any, features: Any = None, *, mask: Tensor | None = None, index: Any = None) -> Tensor:
+        """The distance on this batch, times the strength; exactly 0 where there is nothing to keep.
+
+        `features` are those of the training step (for `of="tokens"` its logits, or an output that has them). `index`
+        names the samples of recorded answers. `mask` tells which positions of `of="tokens"` count; without it those
+        that `attention_mask` and `labels` in `x` leave.
+        """
+        if not self.active():
+            return torch.zeros((), device=self._device())
+        # The student comes first: autocast would remember weights that were cast without gradients.
+        said = self._answers(self._of_student(x, features))
+        with torch.no_grad():
+            wanted = self._of_teacher(x, index)
+        if self.of == "features":
+            return self.strength * relative_distance(said[0], wanted[0])
+        if self.of == "tokens" and mask is None:
+            mask = counted_positions(x)
+        dimension, pairs = -1 if self.of == "tokens" else 1, zip(said, wanted, strict=True)
+        return (
+            self.strength * torch.stack([divergence(s, w, self.temperature, dimension, mask) for s, w in pairs]).sum()
+        )
+
+    @torch.no_grad()
+    def record(self, batches: Iterable[tuple[Any, Any]]) -> None:
+        """For `teacher="recorded"`: what the model says now of `(index, x)` batches; an index names a sample."""
+        if self.teacher != "recorded":
+            raise RuntimeError(f"answers are recorded with teacher='recorded', not with {self.teacher!r}")
+        if not self.active():
+            return
+        inner = unwrapped(self.backbone)
+        with evaluating(inner):
+            for index, x in batches:
+                self.recorded.add(index, self._answers(self.forward(inner, x)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that must survive a restart within a task; loads with `torch.load(..., weights_only=True)`."""
+        return {
+            "version": STATE_VERSION,
+            "of": self.of,
+            "teacher": self.teacher,
+            "strength": self.strength,
+            "temperature": self.temperature,
+            "heads": [head.state_dict() for head in self.heads],
+            "model": None if self.remembered is None else self.remembered.state_dict(),
+            "recorded": self.recorded.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Heads are those given when this object was made, or, for linear ones, made anew."""
+        if state.get("version") != STATE_VERSION:
+            raise ValueError(f"the state has version {state.get('version')!r}; this release reads {STATE_VERSION}")
+        for name in ("of", "teacher"):
+            if state[name] != getattr(self, name):
+                raise ValueError(f"the state was saved with {name}={state[name]!r}, not {getattr(self, name)!r}")
+        heads, model = rebuilt_heads(self.heads, state["heads"], self._device()), None
+        if state["model"] is not None:
+            model = self.remembered or frozen_copy(unwrapped(self.backbone))
+            try:
+                model.load_state_dict(state["model"])
+            except RuntimeError as error:
+                raise ValueError(f"the remembered model does not fit the backbone: {error}") from None
+        self.heads, self.remembered = heads, model
+        self.recorded.load_state_dict(state["recorded"])
+        self.strength, self.temperature = state["strength"], state["temperature"]
+
+    def _device(self) -> torch.device:
+        return next((p.device for p in unwrapped(self.backbone).parameters()), torch.device("cpu"))
+
+    def _answers(self, output: Any) -> list[Tensor]:
+        output = getattr(output, "logits", output) if self.of == "tokens" else output
+        if not isinstance(output, Tensor):
+            raise TypeError(
+                f"the backbone gives {type(output).__name__}, not a tensor: pass forward=lambda model, x: ..., which "
+                "picks the features"
+            )
+        if self.of != "answers":
+            return [output]
+        # A head may change its input in place, so each has its own.
+        answers = [head(_in_dtype_of(head, output).clone()) for head in self.heads]
+        if any(answer.dim() < 2 or answer.shape[1] < 2 for answer in answers):
+            raise ValueError("a head with one output has no distribution to keep: use of='features'")
+        return answers
+
+    def _of_student(self, x: Any, features: Any) -> Any:
+        inner = unwrapped(self.backbone)
+        if features is not None and not self._differs_in_training(inner, x):
+            return features
+        with evaluating(inner):
+            return self.forward(inner, x)
+
+    def _of_teacher(self, x: Any, index: Any) -> list[Tensor]:
+        if self.teacher == "recorded":
+            return self.recorded.of(index, self._device())
+        if self.teacher == "adapter-off":
+            model: Any = unwrapped(self.backbone)
+            with evaluating(model), model.disable_adapter():
+                return self._answers(self.forward(model, x))
+        if self.remembered is None:
+            raise RuntimeError("nothing is remembered: call remember() after the strength was raised from 0")
+        remembered = self.remembered.to(self._device())  # the backbone may have been moved since
+        return self._answers(self.forward(remembered, x))
+
+    def _differs_in_training(self, inner: nn.Module, x: Any) -> bool:
+        """Whether the backbone, in its present mode, computes something else than in evaluation mode.
+
+        Found by trying, once for each mode, since dropout is often a function and no layer.
+        """
+        modes = tuple(part.training for part in inner.modules())
+        if not any(modes):
+            return False
+        if modes not in self._second_pass:
+            with undisturbed(inner):
+                random = _random_state(self._device())
+                training = self.forward(inner, x)
+                drew = not torch.equal(random, _random_state(self._device()))
+                with evaluating(inner):
+                    evaluated = self.forward(inner, x)
+            pairs = zip(self._tensors(training), self._tensors(evaluated), strict=True)
+            self._second_pass[modes] = drew or not all(torch.equal(a, b) for a, b in pairs)
+        return self._second_pass[modes]
+
+    def _tensors(self, output: Any) -> list[Tensor]:
+        output = getattr(output, "logits", output)
+        return [output] if isinstance(output, Tensor) else []
+
+
+def divergence(said: Tensor, wanted: Tensor, temperature: float, dimension: int, mask: Tensor | None = None) -> Tensor:
+    """T^2 KL(softmax(wanted / T) || softmax(said / T)), the mean over samples and positions; in float32 at least.
+
+    The factor T^2 keeps the size of its gradient independent of the temperature (Hinton et al., 2015).
+    """
+    with torch.autocast(said.device.type, enabled=False):
+        log_said = F.log_softmax(_wide(said) / temperature, dimension)
+        log_wanted = F.log_softmax(_wide(wanted) / temperature, dimension)
+        of_each = F.kl_div(log_said, log_wanted, reduction="none", log_target=True).sum(dimension)
+        if mask is None:
+            return temperature**2 * of_each.mean()
+        counted = mask.to(of_each).expand_as(of_each)
+        return temperature**2 * (of_each * counted).sum() / counted.sum().clamp(min=1)
+
+
+def counted_positions(x: Any) -> Tensor | None:
+    """Positions of a batch for transformers whose next token counts: not padded, and not left out by the labels."""
+    if not isinstance(x, Mapping):
+        return None
+    counted: Tensor | None = None
+    if x.get("attention_mask") is not None:
+        counted = x["attention_mask"] != 0
+    if x.get("labels") is not None:  # position t answers for the label of t + 1
+        labels = F.pad(x["labels"][:, 1:], (0, 1), value=IGNORED) != IGNORED
+        counted = labels if counted is None else counted & labels
+    return counted
+
+
+def relative_distance(said: Tensor, wanted: Tensor) -> Tensor:
+    """The squared distance of a batch of features in units of their squared norm; in float32 at least."""
+    with torch.autocast(said.device.type, enabled=False):
+        said, wanted = _wide(said), _wide(wanted)
+        return (said - wanted).pow(2).sum() / wanted.pow(2).sum().clamp(min=1e-12)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _in_dtype_of(head: nn.Module, features: Tensor) -> Tensor:
+    """Features that were computed under autocast may meet a head outside of it."""
+    if torch.is_autocast_enabled(features.device.type):
+        return features
+    return features.to(next((p.dtype for p in head.parameters()), features.dtype))
+
+
+def _random_state(device: torch.device) -> Tensor:
+    state = torch.get_rng_state()
+    return torch.cat([state, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else state
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """All of it in evaluation mode; afterwards each part in its own mode again."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

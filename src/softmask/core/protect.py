@@ -1,0 +1,220 @@
+"""protect: several protections of a backbone behind one dial, from plain training to a frozen backbone."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from softmask.core.answers import Forward, KeepAnswers, call
+from softmask.core.heads import Heads, frozen_copy, one_or_many, rebuilt_heads
+from softmask.core.importance import repeatable
+from softmask.core.mask import SoftMask
+from softmask.core.parameters import unwrapped
+from softmask.core.statistics import freeze_running_statistics
+from softmask.core.subspace import SubspaceMask
+
+TERMS = ("answers", "features", "tokens")
+MASKS = ("subspace", "spg")
+STATE_VERSION = 1
+SUBSPACE_SHARE = 0.1
+"""Of the dial's odds. Beside answers, a subspace as strong as one alone costs new tasks more than old ones gain."""
+
+
+def protect(
+    model: nn.Module,
+    heads: Heads = (),
+    strength: float = 0.5,
+    ways: Sequence[str] = ("answers", "subspace"),
+    forward: Forward = call,
+) -> Guard:
+    """A guard over what a backbone has learned, with one `strength`: 0 is plain training, 1 a frozen backbone.
+
+        guard = protect(backbone, strength=0.5)
+        for head, loader in tasks:
+            with guard.attach(optimizer):                       # masks the optimizer's steps
+                for x, y in loader:
+                    features = backbone(x)
+                    loss = F.cross_entropy(head(features), y) + guard(x, features)
+                    ...
+            guard.consolidate(loader, head)                     # the task is learned: protect it from now on
+
+    Ways: "answers" of old heads on the new images, "features", or next "tokens" of a language model (`KeepAnswers`);
+    "subspace", the directions that old tasks use (`SubspaceMask`); "spg", the paper's soft mask (`SoftMask`).
+    No old data are kept, and nothing grows with the tasks but the heads. The first task is free unless `heads` of tasks
+    that the model already knows are given. Running statistics of normalisation layers stand still while a guard that
+    has something to protect is attached.
+    """
+    return Guard(model, heads, strength, ways, forward)
+
+
+class Guard:
+    """What `protect` returns. `parts` holds its protections by name."""
+
+    def __init__(
+        self, model: nn.Module, heads: Heads, strength: float, ways: Sequence[str], forward: Forward = call
+    ) -> None:
+        _require_settings(strength, ways)
+        self.model, self.strength, self.ways = model, strength, tuple(ways)
+        self.heads = [frozen_copy(head) for head in one_or_many(heads)]
+        self.learned = bool(self.heads)
+        """Whether there is a task to protect yet."""
+        self.parts: dict[str, KeepAnswers | SubspaceMask | SoftMask] = {}
+        with _caring_for_statistics():
+            for way in self.ways:
+                self.parts[way] = self._part(way, forward)
+
+    def _part(self, way: str, forward: Forward) -> KeepAnswers | SubspaceMask | SoftMask:
+        if way == "subspace":
+            odds = SUBSPACE_SHARE * self.strength
+            return SubspaceMask(self.model, strength=odds / (odds + 1 - self.strength))
+        if way == "spg":
+            return SharpenedMask(self.model, self.strength)
+        known = self.heads if way == "answers" else ()
+        return KeepAnswers(self.model, known, self._weight(), of=way, forward=forward)  # type: ignore[arg-type]
+
+    def _weight(self) -> float:
+        """Of a term of the loss: 1 in the middle of the dial. A frozen backbone needs none."""
+        return self.strength / (1 - self.strength) if self.strength < 1 else 0.0
+
+    def attach(self, optimizer: Optimizer) -> GuardedSteps:
+        """Mask every `optimizer.step()` until the handle is removed or its `with` block ends.
+
+        Where the backbone's parameters have several optimizers, attach to each of them.
+        """
+        if self.strength == 0 or not self.learned:
+            return GuardedSteps([])
+        parts = [_everything(self.model)] if self.strength == 1 else list(self.parts.values())
+        steps = [part.attach(optimizer) for part in parts if not isinstance(part, KeepAnswers)]
+        return GuardedSteps([*steps, *freeze_running_statistics(unwrapped(self.model))])
+
+    def __call__(self, x: Any, features: Any = None, *, mask: Tensor | None = None) -> Tensor:
+        """The terms of the loss on this batch, as `KeepAnswers` has them; 0 where there are none."""
+        total = torch.zeros((), device=next(self.model.parameters()).device)
+        if self.learned:
+            for part in self.parts.values():
+                if isinstance(part, KeepAnswers) and part.active():
+                    total = total + part(x, features, mask=mask)
+        return total
+
+    def consolidate(
+        self,
+        batches: Iterable[Any] = (),
+        head: nn.Module | None = None,
+        loss: Callable[[Tensor, Any], Tensor] = F.cross_entropy,
+    ) -> None:
+        """The task is learned: from now on protect it, too, with the model and this head as they are.
+
+        `(x, y)` batches of the task are needed by "subspace", which looks at `x` alone, and by "spg", whose importance
+        is measured by `loss(head(model(x)), y)`. Weights that are put in place later, as an average of them, are not
+        protected: put them in place before.
+        """
+        if head is None and (asking := [way for way in ("answers", "spg") if way in self.ways]):
+            raise ValueError(f"{asking[0]!r} needs the head that was learned: consolidate(batches, head)")
+        if self.strength > 0:
+            batches = repeatable(batches)
+            for part in self.parts.values():
+                if isinstance(part, SubspaceMask):
+                    part.consolidate(batches)
+                elif isinstance(part, SoftMask):
+                    part.consolidate(batches, head, self.heads, loss)  # type: ignore[arg-type]
+        if head is not None:
+            self.heads.append(frozen_copy(head))
+        for way, part in self.parts.items():
+            if isinstance(part, KeepAnswers):
+                part.remember(self.heads if way == "answers" else ())
+        self.learned = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that must survive a restart, within a task too; loads with `torch.load(weights_only=True)`."""
+        return {
+            "version": STATE_VERSION,
+            "strength": self.strength,
+            "ways": list(self.ways),
+            "learned": self.learned,
+            "heads": [head.state_dict() for head in self.heads],
+            "parts": {way: part.state_dict() for way, part in self.parts.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Heads that are not linear must be given to `protect`; the others are made anew."""
+        if state.get("version") != STATE_VERSION:
+            raise ValueError(f"the state has version {state.get('version')!r}; this release reads {STATE_VERSION}")
+        for name, own in (("strength", self.strength), ("ways", list(self.ways))):
+            if state[name] != own:
+                raise ValueError(f"the state was saved with {name}={state[name]!r}, not {own!r}")
+        heads = rebuilt_heads(self.heads, state["heads"], next(self.model.parameters()).device)
+        for way, part in self.parts.items():
+            part.load_state_dict(state["parts"][way])
+        self.heads, self.learned = heads, state["learned"]
+
+
+class GuardedSteps:
+    """The handle that `Guard.attach` returns: a context manager with `remove()`."""
+
+    def __init__(self, handles: Sequence[Any]) -> None:
+        self._handles = list(handles)
+
+    def remove(self) -> None:
+        """Let the optimizer step freely again. Harmless when repeated."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def __enter__(self) -> GuardedSteps:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        handles, self._handles = self._handles, []
+        for handle in reversed(handles):
+            handle.__exit__(kind, error, trace)
+
+
+class SharpenedMask(SoftMask):
+    """A soft mask with a dial: importance to the power of (1 - strength) / strength, itself in the middle."""
+
+    def __init__(self, backbone: nn.Module, strength: float) -> None:
+        self.strength = strength
+        super().__init__(backbone)
+
+    def effective(self, importance: Tensor) -> Tensor:
+        if self.strength == 0.5:
+            return importance
+        return importance ** ((1 - self.strength) / self.strength) if self.strength else torch.zeros_like(importance)
+
+
+def _everything(model: nn.Module) -> SoftMask:
+    """A mask that lets nothing move, of one number for each parameter."""
+    with _caring_for_statistics():
+        mask = SoftMask(model)
+    for name, importance in mask.importance.items():
+        mask.importance[name] = torch.ones((), device=importance.device).expand_as(importance)
+    return mask
+
+
+@contextmanager
+def _caring_for_statistics() -> Iterator[None]:
+    """A guard freezes running statistics itself: masks need not warn of them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="running statistics")
+        yield
+
+
+def _require_settings(strength: float, ways: Sequence[str]) -> None:
+    if not 0 <= strength <= 1:
+        raise ValueError(f"strength must be in 0..1, not {strength!r}")
+    if isinstance(ways, str):
+        raise ValueError(f"ways must be a sequence of names, as ({ways!r},), not {ways!r}")
+    if unknown := [way for way in ways if way not in (*TERMS, *MASKS)]:
+        raise ValueError(f"ways must be of {', '.join((*TERMS, *MASKS))}, not {unknown[0]!r}")
+    if not ways or len(set(ways)) < len(ways):
+        raise ValueError(f"ways must name at least one way, and none twice: {', '.join(ways) or 'there is none'}")
