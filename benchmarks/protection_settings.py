@@ -20,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from softmask.sequences.cifar100 import PER_CLASS, locate, read_cifar100
 from torch import Generator, Tensor, nn
+
+from softmask.experiments.sequences.cifar100 import PER_CLASS, locate, read_cifar100
 
 LETTERS, CONTEXT, WINDOWS = 128, 64, 2048
 

@@ -223,7 +223,7 @@ class Protect(Way):
     """The library's own combination at one strength."""
 
     def made(self) -> None:
-        ways = ("tokens", "subspace") if self.setting.width is None else ("answers", "subspace")
+        ways = ("tokens",) if self.setting.width is None else ("answers",)
         self.guard = softmask.protect(self.net, strength=self.strength, ways=ways)
 
     def attach(self, optimizer: Optimizer, head: nn.Module) -> contextlib.AbstractContextManager[Any]:

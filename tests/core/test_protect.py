@@ -149,7 +149,7 @@ def test_it_is_its_parts_side_by_side() -> None:
         small_batches(seed=8),
     )
     guarded = copy.deepcopy(start)
-    guard = protect(guarded, strength=0.75)
+    guard = protect(guarded, strength=0.75, ways=("answers", "subspace"))
     guard.consolidate(first, old)
     fit(guarded, copy.deepcopy(head), second, guard)
 

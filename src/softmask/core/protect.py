@@ -25,14 +25,14 @@ TERMS = ("answers", "features", "tokens")
 MASKS = ("subspace", "spg")
 STATE_VERSION = 1
 SUBSPACE_SHARE = 0.1
-"""Of the dial's odds. Beside answers, a subspace as strong as one alone costs new tasks more than old ones gain."""
+"""Beside answers, a subspace mask of full strength lowered the accuracy of new tasks by two points (one seed)."""
 
 
 def protect(
     model: nn.Module,
     heads: Heads = (),
     strength: float = 0.5,
-    ways: Sequence[str] = ("answers", "subspace"),
+    ways: Sequence[str] = ("answers",),
     forward: Forward = call,
 ) -> Guard:
     """A guard over what a backbone has learned, with one `strength`: 0 is plain training, 1 a frozen backbone.
