@@ -13,6 +13,8 @@ Every check runs a small network on built-in data (D-5) through the same `run` t
 from __future__ import annotations
 
 import contextlib
+import pickle
+import random
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +48,7 @@ class Interruption(Exception):
     """Stands for a kill in the middle of a run."""
 
 
-class Memory:
+class InMemoryJournal:
     """A journal that keeps everything in memory and can be told to interrupt."""
 
     def __init__(self) -> None:
@@ -72,8 +74,8 @@ class Memory:
         return None
 
 
-class Scales(Memory):
-    """Weighs after every epoch and task all that the method holds in tensors and arrays, and what is saved with it."""
+class MemoryMeter(InMemoryJournal):
+    """Measures after every epoch and task all tensors and arrays that the method holds or saves."""
 
     def __init__(self, method: Method) -> None:
         super().__init__()
@@ -122,7 +124,7 @@ def check_state_is_complete(name: str, folder: Path) -> None:
     config = _small(name)
     sequence = load(config, None)
     method = build(config, sequence)
-    journal = Memory()
+    journal = InMemoryJournal()
     learn_sequence(method, sequence.tasks, config.training, journal, tests=None)
     rebuilt = build(config, sequence)
     rebuilt.load_state_dict(journal.load_stage())
@@ -137,7 +139,7 @@ def check_answering_changes_nothing(name: str, folder: Path) -> None:
     """Whoever is asked, about test images too, stays as it was and says the same again."""
     config = _small(name, tasks=2)
     sequence = load(config, None)
-    method, journal = build(config, sequence), Memory()
+    method, journal = build(config, sequence), InMemoryJournal()
     learn_sequence(method, sequence.tasks, config.training, journal, tests=None)
     for task in range(len(sequence.tasks)):
         first, second = (_logits(method, sequence, task) for _ in range(2))
@@ -185,9 +187,9 @@ def check_memory_does_not_grow_with_steps(name: str, folder: Path) -> None:
         changes = SMALL | {"training.epochs": epochs, "training.joint_epochs": epochs}
         config = make_config(name, "D-5", preset="short", tasks=2, changes=changes)
         sequence = load(config, None)
-        scales = Scales(build(config, sequence))
-        learn_sequence(scales.method, sequence.tasks, config.training, scales, tests=None)
-        largest.append(scales.largest)
+        meter = MemoryMeter(build(config, sequence))
+        learn_sequence(meter.method, sequence.tasks, config.training, meter, tests=None)
+        largest.append(meter.largest)
     assert 0 < largest[1] <= largest[0], (
         f"{name}: tensors and arrays hold {largest[0]:,} bytes when a task has 2 epochs, {largest[1]:,} when it has 6: "
         "something is kept for every step or epoch"
@@ -208,6 +210,27 @@ def check_learns(name: str, folder: Path) -> None:
     assert left > 65, f"{name}: {left:.1f} percent are left of two tasks of D-5; 50 is chance"
 
 
+def check_task_ends_draw_apart(name: str, folder: Path) -> None:
+    """`end_task` leaves the global random generators (torch, NumPy, Python) as they were."""
+    config = _small(name, tasks=2)
+    sequence = load(config, None)
+    method = build(config, sequence)
+    end_task, changed = method.end_task, set[str]()
+
+    def watched(task: Task) -> Any:
+        before = _global_generators()
+        facts = end_task(task)
+        changed.update(kind for kind, state in _global_generators().items() if state != before[kind])
+        return facts
+
+    method.end_task = watched  # type: ignore[method-assign]
+    learn_sequence(method, sequence.tasks, config.training, InMemoryJournal(), tests=None)
+    assert not changed, (
+        f"{name}: end_task draws from the global generator of {' and '.join(sorted(changed))}: put draws under "
+        "`with self.own_randomness(task)`, so that they follow from the seed and the task alone"
+    )
+
+
 METHOD_CHECKS: list[Callable[[str, Path], None]] = [
     check_same_seed_same_bits,
     check_interrupted_equals_uninterrupted,
@@ -216,12 +239,18 @@ METHOD_CHECKS: list[Callable[[str, Path], None]] = [
     check_old_heads_stay,
     check_promise_of_not_forgetting,
     check_memory_does_not_grow_with_steps,
+    check_task_ends_draw_apart,
     check_learns,
 ]
 
 
 def _small(name: str, seed: int = 1, tasks: int | None = 3) -> RunConfig:
     return make_config(name, "D-5", preset="short", seed=seed, tasks=tasks, changes=SMALL)
+
+
+def _global_generators() -> dict[str, bytes]:
+    states = {"torch": torch.get_rng_state().numpy(), "NumPy": np.random.get_state(), "Python": random.getstate()}
+    return {kind: pickle.dumps(state) for kind, state in states.items()}
 
 
 def _digest(done: StoredRun) -> str:
@@ -244,7 +273,7 @@ def _interrupt_after(saved: int) -> Listener:
 def _after_each_task(config: RunConfig) -> list[tuple[Method, Task]]:
     """The method as it is after each task: rebuilt from what it saved there."""
     sequence = load(config, None)
-    method, journal = build(config, sequence), Memory()
+    method, journal = build(config, sequence), InMemoryJournal()
     stages = method.stages(sequence.tasks, config.training)
     learn_sequence(method, sequence.tasks, config.training, journal, tests=None)
     found = []

@@ -159,6 +159,23 @@ class Loner(Method):
         self.heads[task.id].weight.fill_(self.tasks_seen)
 
 
+class Unguarded(Method):
+    """Draws at task ends from a generator that is not its own."""
+
+    draw: Callable[[], object]
+
+    def end_task(self, task: Task) -> None:
+        self.draw()
+
+
+class UnguardedTorch(Unguarded):
+    draw = staticmethod(lambda: torch.rand(()))
+
+
+class UnguardedNumPy(Unguarded):
+    draw = staticmethod(np.random.random)
+
+
 class Lazy(Method):
     """Learns nothing."""
 
@@ -183,6 +200,8 @@ class Lazy(Method):
         (Curious, testing.check_answering_changes_nothing, "answering changed average"),
         (Dreamer, testing.check_answering_changes_nothing, "it differs"),
         (Loner, testing.check_interrupted_equals_uninterrupted, "neither in `state_dict"),
+        (UnguardedTorch, testing.check_task_ends_draw_apart, "torch"),
+        (UnguardedNumPy, testing.check_task_ends_draw_apart, "NumPy"),
         (Lazy, testing.check_learns, "50 is chance"),
     ],
 )

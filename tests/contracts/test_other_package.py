@@ -12,7 +12,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import torch
-from softmask.learning.method_registry import METHODS
+from softmask.learning import METHODS
 from softmask.testing import METHOD_CHECKS
 
 torch.set_num_threads(1)
@@ -24,11 +24,15 @@ print("passed", len(METHOD_CHECKS))
 """
 
 
+def with_path(package: Path) -> str:
+    return os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def test_is_found_and_passes_the_contract(tmp_path: Path) -> None:
     """In a process of its own, where the package is installed as any other is: on the path, with its metadata."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(OTHER_PACKAGE)},
+        env={**os.environ, "PYTHONPATH": with_path(OTHER_PACKAGE)},
         capture_output=True,
         text=True,
         check=False,
@@ -44,7 +48,7 @@ def test_a_change_of_its_code_is_told(tmp_path: Path) -> None:
     command += ["--store", str(tmp_path / "store"), "--executor", "serial"]
 
     def notes() -> str:
-        env = {**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {**os.environ, "PYTHONPATH": with_path(package), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stderr

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -255,3 +256,58 @@ def test_the_best_epoch_is_restored_whatever_the_schedule(scripted, preset: str)
     best = method.heads[0].weight.detach().clone()
     fit.run().restore_best()
     assert torch.equal(method.heads[0].weight, best)
+
+
+def test_first_epochs_are_for_networks_that_start_from_random_weights() -> None:
+    training = replace(PRESETS["short"], epochs=2, first_epochs=5)
+    method = tiny_method(tasks=2)
+    assert [Fit(method, tiny_task(index), training).training.epochs for index in (0, 1)] == [5, 2]
+    method.starts_anew = lambda task: True
+    assert Fit(method, tiny_task(1), training).training.epochs == 5
+    assert Fit(tiny_method(), tiny_task(), PAPER).training.epochs == PAPER.epochs
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "plateau"])
+def test_the_learning_rate_rises_linearly_and_then_follows_its_schedule(schedule: str) -> None:
+    seen: list[float] = []
+
+    class Recorder(TinyMethod):
+        def after_step(self, step: Step) -> None:
+            seen.append(step.lr)
+
+    training = Training(lr=0.4, lr_min=0.1, epochs=6, batch=5, schedule=schedule, warmup_epochs=2)
+    fit = Fit(Recorder(tiny_method().scenario), tiny_task(size=5), training)
+    assert len(fit.task.train) == 2
+    fit.run(3)
+    assert seen == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
+    fit.run()
+    if schedule == "cosine":
+        assert seen[-1] == pytest.approx(0.1)
+
+
+def test_an_interrupted_warm_up_with_augmentation_goes_on_to_the_same_bits() -> None:
+    training = Training(lr=0.4, epochs=5, batch=5, schedule="cosine", warmup_epochs=3, augment="crop-flip")
+    whole = Fit(tiny_method(), tiny_task(size=5), training).run()
+    first = Fit(tiny_method(), tiny_task(size=5), training).run(2)
+    second = Fit(first.learner, tiny_task(size=5), training)
+    second.load_state_dict(first.state_dict())
+    second.run()
+    for one, two in zip(whole.learner.parameters(), second.learner.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_augmentation_is_for_training_alone_and_changes_each_epoch() -> None:
+    trained: list[torch.Tensor] = []
+    validated: list[torch.Tensor] = []
+
+    class Recorder(TinyMethod):
+        def features(self, x: torch.Tensor, task: int) -> torch.Tensor:
+            (trained if self.training else validated).append(x)
+            return super().features(x, task)
+
+    task = tiny_task(count=4, size=4)
+    Fit(Recorder(tiny_method().scenario), task, Training(epochs=2, schedule="cosine", augment="crop-flip")).run()
+    first, second = trained
+    assert not torch.equal(first, task.train.images)
+    assert not torch.equal(first, second)
+    assert all(torch.equal(x, task.val.images) for x in validated)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from softmask.learning import METHODS, BackboneMismatch, Scenario
 from softmask.learning.method import Method, sgd_with_two_rates
-from softmask.learning.settings import search
+from softmask.learning.networks import resnet18
+from softmask.learning.settings import search, settings_card
 from softmask.methods.ncl import NCL
 from tests.learning.toys import random_scenario
 from tests.methods.comparing import built
@@ -84,3 +88,33 @@ def test_those_apart_have_their_own_rate_and_frozen_ones_none() -> None:
     assert [p.shape for p in second["params"]] == [p.shape for p in method.heads[0].parameters()]
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     assert trained == {id(p) for p in method.parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize("name", ["hat", "cat", "wsn", "supsup", "pathnet", "pgn", "ucl"])
+def test_a_backbone_that_does_not_fit_is_told_in_a_sentence(name: str) -> None:
+    @dataclass(frozen=True)
+    class WithResNet(Scenario):
+        def backbone(self, scale: float = 1.0):
+            return resnet18(self.input_shape, width=1 / 16)
+
+    method = METHODS.load(name)
+    with pytest.raises(BackboneMismatch, match=method.title):
+        method(WithResNet((3, 32, 32), (2, 2)), method.Settings(**({"expansion": 1.0} if name == "pgn" else {})))
+
+
+def test_a_backbone_without_widths_is_told() -> None:
+    @dataclass(frozen=True)
+    class WithLinear(Scenario):
+        def backbone(self, scale: float = 1.0):
+            return nn.Linear(4, 4)
+
+    with pytest.raises(BackboneMismatch, match="widths"):
+        Method(WithLinear((1, 2, 2), (2,)))
+
+
+def test_every_default_has_its_source() -> None:
+    for name in METHODS.names():
+        method = METHODS.load(name)
+        assert method.dropout_source
+        for setting in settings_card(method.Settings):
+            assert "Default:" in setting.about, f"{name}: {setting.name}"

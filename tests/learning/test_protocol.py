@@ -13,16 +13,16 @@ from softmask.learning.protocol import learn_sequence
 from softmask.learning.seeds import Seeds, derive
 from softmask.learning.task import Batches, Task
 from softmask.learning.training import PRESETS, Training
-from softmask.testing import Memory
+from softmask.testing import InMemoryJournal
 from tests.learning.tiny import TinyMethod, tiny_method, tiny_task
 
 SHORT = Training(epochs=2)
 
 
-def learned(tests: list[Batches] | None) -> Memory:
+def learned(tests: list[Batches] | None) -> InMemoryJournal:
     method = tiny_method(tasks=3)
     tasks = [tiny_task(i) for i in range(3)]
-    journal = Memory()
+    journal = InMemoryJournal()
     learn_sequence(method, tasks, SHORT, journal, tests=tests)
     return journal
 
@@ -54,7 +54,7 @@ class Forgetful(TinyMethod):
 def test_old_tasks_are_evaluated_again() -> None:
     method = Forgetful(tiny_method(tasks=2).scenario)
     tasks = [tiny_task(i, count=20) for i in range(2)]
-    journal = Memory()
+    journal = InMemoryJournal()
     learn_sequence(method, tasks, SHORT, journal, tests=[task.val for task in tasks])
     after = {(f["after"], f["task"]): f["test"] for kind, f in journal.events if kind == "accuracy"}
     zeros = (tasks[0].val.y == 0).double().mean().item()
@@ -72,7 +72,7 @@ def test_end_of_task_runs_in_eval_mode_on_the_best_weights_and_leaves_no_gradien
             return {"fact": 1}
 
     method = Looker(tiny_method().scenario)
-    journal = Memory()
+    journal = InMemoryJournal()
     learn_sequence(method, [tiny_task()], SHORT, journal, tests=None)
     assert seen[0][0] is False
     assert all(parameter.grad is None for parameter in method.parameters())
@@ -87,7 +87,7 @@ def test_a_task_end_that_meets_what_is_not_finite_is_diverged() -> None:
             raise FloatingPointError("the gradient of 'fc1' is not finite")
 
     with pytest.raises(DivergedError, match="tiny 0 diverged: the gradient of 'fc1' is not finite"):
-        learn_sequence(Overflowing(tiny_method().scenario), [tiny_task()], SHORT, Memory(), tests=None)
+        learn_sequence(Overflowing(tiny_method().scenario), [tiny_task()], SHORT, InMemoryJournal(), tests=None)
 
 
 def test_accuracy_counts_right_answers_and_restores_modes() -> None:
@@ -165,7 +165,7 @@ class OtherDrawing(Drawing):
 def drawn(kind: type[Drawing] = Drawing, seed: int = 1) -> list[float]:
     """At the start and at the end of the first task, then of the second."""
     method = kind(replace(tiny_method(tasks=2).scenario, seeds=Seeds(batches=seed)))
-    learn_sequence(method, [tiny_task(0), tiny_task(1)], SHORT, Memory(), tests=None)
+    learn_sequence(method, [tiny_task(0), tiny_task(1)], SHORT, InMemoryJournal(), tests=None)
     return method.drawn
 
 
@@ -218,7 +218,7 @@ def test_a_task_that_would_be_learned_twice_is_refused() -> None:
 
     method = Twice(tiny_method(tasks=2).scenario)
     with pytest.raises(SoftmaskError, match=r"Twice\.stages has task 0 2 times"):
-        learn_sequence(method, [tiny_task(0), tiny_task(1)], SHORT, Memory(), tests=None)
+        learn_sequence(method, [tiny_task(0), tiny_task(1)], SHORT, InMemoryJournal(), tests=None)
 
 
 def test_a_fact_that_cannot_be_written_down_is_named() -> None:
@@ -227,4 +227,4 @@ def test_a_fact_that_cannot_be_written_down_is_named() -> None:
             return {"good": 1.0, "bad": torch.zeros(2)}
 
     with pytest.raises(SoftmaskError, match=r"Telling\.end_task returned a fact 'bad'"):
-        learn_sequence(Telling(tiny_method().scenario), [tiny_task()], SHORT, Memory(), tests=None)
+        learn_sequence(Telling(tiny_method().scenario), [tiny_task()], SHORT, InMemoryJournal(), tests=None)

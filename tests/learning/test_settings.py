@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from softmask.learning.method_registry import METHODS
-from softmask.learning.settings import as_text, search, settings_card, shown
+from softmask.learning.settings import as_text, new_field, omit_new_defaults, search, settings_card, shown
 
 
 @dataclass(frozen=True)
@@ -72,3 +72,13 @@ def test_without_a_source_nothing_is_said() -> None:
 @pytest.mark.parametrize("name", METHODS.names())
 def test_every_setting_of_ours_gives_its_reason(name: str) -> None:
     assert all(each.about for each in settings_card(METHODS.load(name).Settings))
+
+
+def test_new_fields_are_left_out_at_their_defaults_alone() -> None:
+    @dataclass(frozen=True)
+    class Grown:
+        old: int = 1
+        later: int | None = new_field(None)
+
+    assert omit_new_defaults(Grown, {"old": 1, "later": None}) == {"old": 1}
+    assert omit_new_defaults(Grown, {"old": 1, "later": 3}) == {"old": 1, "later": 3}

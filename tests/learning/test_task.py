@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from softmask.learning.task import Batches, Normalisation, Task, TaskSequence, sample_digest
+from softmask.errors import ConfigError
+from softmask.learning.task import Batches, Normalisation, Task, TaskSequence, crop_and_flip, sample_digest
 
 
 def batches(count: int = 10, size: int = 4, **options) -> Batches:
@@ -87,3 +88,27 @@ def test_a_task_needs_a_test_set() -> None:
 def test_digest_tells_samples_and_their_order() -> None:
     assert sample_digest([1, 2], [3]) == sample_digest([1, 2], [3])
     assert len({sample_digest([1, 2], [3]), sample_digest([2, 1], [3]), sample_digest([1], [2, 3])}) == 3
+
+
+def test_crop_and_flip_against_one_image_at_a_time() -> None:
+    images = torch.randn(64, 3, 16, 24, generator=torch.Generator().manual_seed(0))
+    changed = crop_and_flip(images, torch.Generator().manual_seed(1))
+    padded = torch.nn.functional.pad(images, (3, 3, 2, 2))
+    found = set()
+    for image, wide in zip(changed, padded, strict=True):
+        candidates = {
+            (top, left, flip): wide[:, top : top + 16, left : left + 24].flip(2 if flip else ())
+            for top in range(5)
+            for left in range(7)
+            for flip in (False, True)
+        }
+        (which,) = [key for key, each in candidates.items() if torch.equal(each, image)]
+        found.add(which)
+    assert {top for top, _, _ in found} == set(range(5))
+    assert {left for _, left, _ in found} == set(range(7))
+    assert {flip for _, _, flip in found} == {False, True}
+
+
+def test_crop_and_flip_needs_images() -> None:
+    with pytest.raises(ConfigError, match="crop-flip"):
+        crop_and_flip(torch.zeros(2, 5), torch.Generator())

@@ -12,7 +12,7 @@ from softmask.experiments.runs.run import build, load
 from softmask.learning.method import Method
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.task import Task
-from softmask.testing import Memory
+from softmask.testing import InMemoryJournal
 
 SMALL = {"network.width": 1 / 16, "epochs": 2, "joint_epochs": 2}
 
@@ -28,7 +28,7 @@ def learned(method: str, tasks: int = 2, **changes: Any) -> Method:
     """The method after so many tasks of two epochs each."""
     config = make_config(method, "D-5", preset="short", tasks=tasks, changes={**SMALL, **changes})
     sequence = load(config, None)
-    return learn_sequence(build(config, sequence), sequence.tasks, config.training, Memory(), tests=None)
+    return learn_sequence(build(config, sequence), sequence.tasks, config.training, InMemoryJournal(), tests=None)
 
 
 def network(method: Method) -> dict[str, Tensor]:

@@ -234,3 +234,27 @@ def test_every_step_is_projected_wherever_it_stands_in_an_epoch() -> None:
         method.heads[0].zero_grad(set_to_none=True)
         method.after_backward(Step(task, images, labels, progress=progress))
         assert method.heads[0].weight.grad is not None
+
+
+def test_the_reference_has_dropout_off_whatever_the_generator_does() -> None:
+    """Against the loss in eval mode, on a network in which dropout changes nearly every gradient."""
+    scenario = random_scenario(tasks=2)
+    dropping = replace(scenario, layers=(*scenario.layers, nn.Dropout(0.5)))
+    method = AGEM(dropping)
+    method.end_task(shaped(0))
+    method = flat(method).train()
+    parameters = list(method.backbone.parameters())
+    reference = method.reference_gradients(parameters, task=1)
+    x, y = method.memory.images[: len(method.memory)], method.memory.labels[: len(method.memory)]
+    method.eval()
+    expected = torch.autograd.grad(F.cross_entropy(method.heads[0](method.backbone(x)), y), parameters)
+    for ours, theirs in zip(reference, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_total_budget_holds_over_all_tasks() -> None:
+    method = with_memory(done=3, budget=5)
+    assert len(method.memory) == 5
+    assert method.memory.images.shape[0] == 5
+    assert "memory.seen" in method.state_dict()
+    assert "memory.seen" not in with_memory(done=1).state_dict(), "the state of earlier runs stays as it was"

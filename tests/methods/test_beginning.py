@@ -6,7 +6,7 @@ import torch
 from tests.methods.comparing import built
 
 SHARED = ["ncl", "ewc", "ewc-gi", "si", "ucl", "a-gem", "tag", "hat", "cat", "wsn"]
-SHARED += ["spg", "spg-fi", "spg-no-chi", "spg-no-smh", "spg-hard"]
+SHARED += ["spg", "spg-fi", "spg-no-chi", "spg-no-smh", "spg-hard", "spg-uniform", "spg-shuffled"]
 
 
 @pytest.mark.parametrize("name", SHARED)

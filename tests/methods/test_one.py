@@ -7,7 +7,7 @@ import torch
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import build, load
 from softmask.learning.protocol import learn_sequence
-from softmask.testing import Memory
+from softmask.testing import InMemoryJournal
 from tests.methods.comparing import built
 
 
@@ -20,7 +20,7 @@ def test_permuting_the_tasks_permutes_the_results() -> None:
     weights = []
     for each in (sequence, permuted):
         method = build(config, each)
-        learn_sequence(method, each.tasks, config.training, Memory(), tests=each.tests)
+        learn_sequence(method, each.tasks, config.training, InMemoryJournal(), tests=each.tests)
         weights.append([list(backbone.parameters()) for backbone in method.backbones])
     for new, old in enumerate(order):
         assert all(torch.equal(a, b) for a, b in zip(weights[1][new], weights[0][old], strict=True))

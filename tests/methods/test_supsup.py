@@ -14,7 +14,7 @@ from softmask.learning.protocol import learn_sequence
 from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.learning.training import PRESETS, Training
 from softmask.methods.supsup import SupSup
-from softmask.testing import Memory
+from softmask.testing import InMemoryJournal
 from tests.methods.isolation import forgets, learn, learn_all, logits, made, random_task, small_scenario
 
 tasks = [random_task(index) for index in range(3)]
@@ -94,7 +94,7 @@ def test_permuting_the_tasks_permutes_the_results() -> None:
     found: list[dict[str, Tensor]] = []
     for each in (sequence.tasks, permuted):
         method = build(config, sequence)
-        learn_sequence(method, each, config.training, Memory(), tests=None)
+        learn_sequence(method, each, config.training, InMemoryJournal(), tests=None)
         found.append({task.name: logits(method, task) for task in each})
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 

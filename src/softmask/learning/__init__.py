@@ -8,7 +8,7 @@
 from softmask.learning.capacity import blocked_shares
 from softmask.learning.evaluation import accuracy, evaluating
 from softmask.learning.fit import DivergedError, Fit, Fitter
-from softmask.learning.method import Cost, Facts, Method, Step, sgd_with_two_rates
+from softmask.learning.method import BackboneMismatch, Cost, Facts, Method, Step, sgd_with_two_rates
 from softmask.learning.method_registry import METHODS, register
 from softmask.learning.networks import Backbone, Block
 from softmask.learning.penalty import QuadraticPenaltyMethod
@@ -16,7 +16,7 @@ from softmask.learning.per_parameter import PerParameter
 from softmask.learning.replay import ClassBalancedBuffer, ReplayBuffer, ReservoirBuffer
 from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.learning.seeds import Draws, Seeds, derive
-from softmask.learning.settings import require_above_zero, require_not_negative, require_share, search
+from softmask.learning.settings import new_field, require_above_zero, require_not_negative, require_share, search
 from softmask.learning.task import Batches, Normalisation, Task, TaskSequence
 from softmask.learning.training import PRESETS, Training
 
@@ -24,6 +24,7 @@ __all__ = [
     "METHODS",
     "PRESETS",
     "Backbone",
+    "BackboneMismatch",
     "Batches",
     "Block",
     "ClassBalancedBuffer",
@@ -50,6 +51,7 @@ __all__ = [
     "blocked_shares",
     "derive",
     "evaluating",
+    "new_field",
     "register",
     "require_above_zero",
     "require_not_negative",

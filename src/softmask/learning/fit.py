@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from softmask.errors import SoftmaskError
 from softmask.learning.device import random_states, set_random_states
 from softmask.learning.evaluation import validate
 from softmask.learning.method import Method, Step
-from softmask.learning.task import Task
+from softmask.learning.seeds import derive
+from softmask.learning.task import Task, crop_and_flip
 from softmask.learning.training import Training
 
 State = dict[str, Any]
@@ -30,7 +33,7 @@ class Fit:
         self, learner: Method, task: Task, training: Training, after_epoch: Callable[[Fit], None] | None = None
     ) -> None:
         self.learner, self.task, self.after_epoch = learner, task, after_epoch
-        self.training = learner.adapted(training)
+        self.training = learner.adapted(learner.training_for(task, training))
         self.optimizer = learner.make_optimizer(self.training.lr)
         self.first_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.plateau = self._make_plateau() if self._stops_early else None
@@ -48,7 +51,7 @@ class Fit:
         return self.epoch >= self.training.epochs or self.stale >= self.training.patience
 
     def run(self, epochs: int | None = None) -> Fit:
-        """Train until done, or for so many epochs more."""
+        """Train until done, or for this number of further epochs."""
         until = math.inf if epochs is None else self.epoch + epochs
         while not self.done and self.epoch < until:
             self._one_epoch()
@@ -57,7 +60,7 @@ class Fit:
         return self
 
     def follow(self, other: Fit) -> Fit:
-        """Take over the age and the learning rate of another Fit, but none of its losses: judge from here on."""
+        """Take over the epoch and the learning rate of another Fit, but none of its losses."""
         self.epoch = other.epoch
         for own, theirs in zip(self.optimizer.param_groups, other.optimizer.param_groups, strict=True):
             own["lr"] = theirs["lr"]
@@ -73,37 +76,40 @@ class Fit:
         return self
 
     def _one_epoch(self) -> None:
-        lr = self.lr
+        warming = self.epoch < self.training.warmup_epochs
         train_loss = self.train_epoch()
+        lr = self.lr
         loss, accuracy = validate(self.learner, self.task)
         self.last = {"lr": lr, "train_loss": train_loss, "val_loss": loss, "val_accuracy": accuracy}
         if not (math.isfinite(train_loss) and math.isfinite(loss) and self._weights_are_finite()):
-            self.learner.restore(self.best)  # and go on: the falling rate may still save the task
-            self.optimizer.state.clear()  # moments, as Adam's, that saw what is not finite would spoil all to come
+            self.learner.restore(self.best)  # and go on: a lower learning rate may still save the task
+            self.optimizer.state.clear()  # moments, as Adam's, that are not finite would spoil all later steps
             loss = math.inf
         if loss < self.best_loss:
             self.best_loss, self.best_epoch, self.best = loss, self.epoch, self.learner.snapshot()
             self.stale = 0
         else:
-            # Only an epoch at the lowest rate speaks against going on; the rate is that before the schedule's step.
-            self.stale = self.stale + 1 if self._stops_early and lr <= self.training.lr_min else 0
+            # Only epochs at the lowest learning rate, which is that before the schedule's step, count as stale.
+            self.stale = self.stale + 1 if self._stops_early and lr <= self.training.lr_min and not warming else 0
         self.epoch += 1
-        if self.plateau is not None:
-            self.plateau.step(loss)
-        else:
+        if self.plateau is None:
             self._follow_cosine()
+        elif not warming:
+            self.plateau.step(loss)
 
     def _weights_are_finite(self) -> bool:
-        """The losses do not see a weight behind a closed gate, but an old task may."""
+        """A weight behind a closed gate does not show in the losses, but an old task may use it."""
         return all(bool(p.isfinite().all()) for p in self.learner.parameters() if p.requires_grad)
 
     def train_epoch(self) -> float:
-        """One pass over the training batches; returns the mean loss. Nothing in it waits for a result."""
+        """One pass over the training batches; returns the mean loss. Nothing in it waits for a GPU."""
         self.learner.train()
         total = torch.zeros((), device=self.task.train.device)
-        last, lr = max(1, len(self.task.train) - 1), self.lr
+        batches, augment = len(self.task.train), self._augmentation()
         for index, (x, y) in enumerate(self.task.train):
-            step = Step(self.task, x, y, progress=index / last if len(self.task.train) > 1 else 1.0, lr=lr)
+            self._warm_up((index + 1) / batches)
+            progress = index / (batches - 1) if batches > 1 else 1.0
+            step = Step(self.task, augment(x), y, progress, self.lr)
             self.optimizer.zero_grad(set_to_none=True)
             with torch.autocast(x.device.type, torch.bfloat16, enabled=self.training.precision == "bf16"):
                 loss = self.learner.loss(step)
@@ -121,21 +127,37 @@ class Fit:
         return self.training.schedule == "plateau"
 
     def _follow_cosine(self) -> None:
-        """By hand: torch's LambdaLR ties a knot around the optimizer, which then lives on after its task."""
-        floor, last = self.training.lr_min / self.training.lr, max(1, self.training.epochs - 1)
-        factor = floor + (1 - floor) * (1 + math.cos(math.pi * min(self.epoch / last, 1))) / 2
+        """By hand: torch's LambdaLR makes a reference cycle with the optimizer, which then outlives its task."""
+        warmup = self.training.warmup_epochs
+        floor, last = self.training.lr_min / self.training.lr, max(1, self.training.epochs - warmup - 1)
+        factor = floor + (1 - floor) * (1 + math.cos(math.pi * min(max(0, self.epoch - warmup) / last, 1))) / 2
+        self._scale_rates(factor)
+
+    def _warm_up(self, share: float) -> None:
+        """The learning rate after this share of the epoch; nothing after the last epoch of the warm-up."""
+        if self.epoch < self.training.warmup_epochs:
+            self._scale_rates((self.epoch + share) / self.training.warmup_epochs)
+
+    def _scale_rates(self, factor: float) -> None:
         for group, first in zip(self.optimizer.param_groups, self.first_rates, strict=True):
             group["lr"] = first * factor
 
+    def _augmentation(self) -> Callable[[Tensor], Tensor]:
+        """Drawn from the run's seed, the task and the epoch: a resumed run goes on with the same images."""
+        if self.training.augment == "none":
+            return lambda images: images
+        seed = derive(self.learner.scenario.seeds.batches, "augment", self.task.name, self.epoch)
+        return functools.partial(crop_and_flip, generator=torch.Generator().manual_seed(seed))
+
     def _make_plateau(self) -> ReduceLROnPlateau:
-        # A group with a rate of its own keeps its distance to the first all the way down.
+        # A group with another learning rate keeps its ratio to the first all the way down.
         floors = [self.training.lr_min * (group["lr"] / self.training.lr) for group in self.optimizer.param_groups]
         return ReduceLROnPlateau(
             self.optimizer,
             factor=1 / self.training.lr_factor,
             patience=self.training.patience - 1,
             min_lr=floors,
-            eps=0.0,  # else a small rate never reaches its floor, and training never stops early
+            eps=0.0,  # else a small learning rate never reaches its floor, and training never stops early
         )
 
     def state_dict(self) -> State:

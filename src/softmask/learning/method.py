@@ -1,4 +1,4 @@
-"""What a continual learner is: hooks around one training loop. The defaults are plain fine-tuning.
+"""A continual learner: hooks around one training loop. The defaults are plain fine-tuning.
 
 for task in method.stages(tasks, training):
     method.begin_task(task)
@@ -7,8 +7,8 @@ for task in method.stages(tasks, training):
         method.after_backward(step)      #   change gradients
         method.clip_gradients()
         optimizer.step()
-        method.after_step(step)          #   clamp, measure the move
-    method.end_task(task)                # on the best weights: importance, masks, memory
+        method.after_step(step)          #   clamp parameters, measure the update
+    method.end_task(task)                # on the best weights: importance, masks, replay buffer
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -24,8 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from softmask.errors import SoftmaskError
 from softmask.kernels.masked_sgd import MaskedSGD
 from softmask.learning.device import random_apart
+from softmask.learning.networks import Backbone
 from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
 from softmask.learning.settings import NoSettings
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
     from softmask.learning.fit import Fitter
 
 Facts = dict[str, Any]
+
+
+class BackboneMismatch(SoftmaskError):
+    """The method cannot work with this backbone."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run of a method is expected to take, in units of plain fine-tuning (NCL)."""
+    """The expected cost of a method, in units of plain fine-tuning (NCL)."""
 
     step: float = 1.0
     """Time of a training step, the mean over the tasks."""
@@ -61,9 +67,9 @@ class Cost:
     task_end_passes: float = 0.0
     """Passes over the training data at task ends, summed over the sequence; a pass costs a training epoch."""
     kept_copies: float = 0.0
-    """What is remembered between tasks, in copies of the backbone."""
+    """Memory between tasks, in copies of the backbone."""
     note: str = ""
-    """What grows with the number of tasks, in words."""
+    """A remark, for example what grows with the number of tasks."""
 
 
 class Method(nn.Module):
@@ -72,8 +78,15 @@ class Method(nn.Module):
     Settings: ClassVar[type] = NoSettings
     title: ClassVar[str]
     """Its name in the paper's tables."""
+    default_dropout: ClassVar[tuple[float, float] | None] = (0.0, 0.0)
+    """Its authors' dropout rates (`drop1`, `drop2`), or none; None means the rates that Konishi et al. published for
+    each sequence, which were searched for SPG."""
+    dropout_source: ClassVar[str] = "none, since no rates are published for it on this network"
+    """Where `default_dropout` comes from."""
+    needs_blocks: ClassVar[bool] = False
+    """Whether it works layer by layer, so that the backbone must be a `Backbone` of blocks."""
     never_forgets: ClassVar[bool] = False
-    """A promise that what was learned stays as it is, to the bit."""
+    """A promise that the logits of old tasks stay the same, to the bit."""
     moves_old_heads: ClassVar[bool] = False
     """Whether the heads of earlier tasks may change; by default they stay, to the bit."""
     clip: ClassVar[float | None] = None
@@ -91,8 +104,23 @@ class Method(nn.Module):
     # The model
 
     def build(self) -> None:
-        self.backbone = self.scenario.backbone()
+        self.backbone = self.make_backbone()
         self.heads = self.scenario.heads(self.backbone.widths[-1])
+
+    def make_backbone(self, scale: float = 1.0) -> Backbone:
+        """A new backbone, `scale` times as wide as the scenario's."""
+        backbone = self.scenario.backbone(scale)
+        if self.needs_blocks and not isinstance(backbone, Backbone):
+            raise BackboneMismatch(
+                f"{self.title} works layer by layer and needs a softmask.learning.Backbone made of Blocks, "
+                f"not a {type(backbone).__name__}"
+            )
+        if not hasattr(backbone, "widths"):
+            raise BackboneMismatch(
+                f"{type(backbone).__name__} has no `widths`: a backbone gives the output units of its layers there, "
+                "the last one being the number of features"
+            )
+        return backbone
 
     def features(self, x: Tensor, task: int) -> Tensor:
         return self.backbone(x)
@@ -103,7 +131,7 @@ class Method(nn.Module):
     # Learning a task
 
     def stages(self, tasks: Sequence[Task], training: Training) -> Sequence[Task]:
-        """What is learned one after another, in batches as the training says."""
+        """The tasks in the order of learning, in batches as the training says."""
         return [
             task.batched(training.batch, shuffle=training.shuffle, seed=derive(self.scenario.seeds.batches, task.name))
             for task in tasks
@@ -113,6 +141,15 @@ class Method(nn.Module):
         """Freeze, unfreeze, re-initialise. Only the heads of this task learn."""
         for index, head in enumerate(self.heads):
             head.requires_grad_(index in task.ids)
+
+    def starts_anew(self, task: Task) -> bool:
+        """Whether the task's network starts from random weights: then it gets `Training.first_epochs`."""
+        return 0 in task.ids
+
+    def training_for(self, task: Task, training: Training) -> Training:
+        """The training with the number of epochs of this task."""
+        epochs = training.first_epochs if self.starts_anew(task) else None
+        return replace(training, epochs=epochs or training.epochs)
 
     def learn(self, task: Task, fit: Fitter) -> None:
         fit(self).run().restore_best()
@@ -124,7 +161,7 @@ class Method(nn.Module):
         return loss if penalty is None else loss + penalty
 
     def penalty(self, step: Step) -> Tensor | None:
-        """What is added to the cross-entropy, in training and in validation."""
+        """Added to the cross-entropy, in training and in validation."""
         return None
 
     def after_backward(self, step: Step) -> None:
@@ -135,10 +172,13 @@ class Method(nn.Module):
             torch.nn.utils.clip_grad_norm_(self.parameters(), self.clip)
 
     def after_step(self, step: Step) -> None:
-        """Clamp, measure the move."""
+        """Clamp parameters, measure the update."""
 
     def end_task(self, task: Task) -> Facts | None:
-        """Importance, masks, memory, on the restored best weights, in eval mode. Returns small facts to be kept."""
+        """Importance, masks, replay buffer, on the restored best weights, in eval mode. May return facts to record.
+
+        Random draws belong under `own_randomness`.
+        """
         return None
 
     def validate(self, step: Step) -> tuple[Tensor, Tensor]:
@@ -155,7 +195,7 @@ class Method(nn.Module):
         return training.lr if own is None else own
 
     def adapted(self, training: Training) -> Training:
-        """The training with what the method has of its own: here the learning rate."""
+        """The training with the method's own learning rate."""
         return scaled(training, self.lr(training))
 
     def make_optimizer(self, lr: float) -> Optimizer:
@@ -168,7 +208,7 @@ class Method(nn.Module):
         """The factor of each parameter's update, a number or a tensor of its shape; 1 for those that are not named."""
         return {}
 
-    # What is kept
+    # State
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of all parameters and buffers that may change while a task is learned.
@@ -185,7 +225,7 @@ class Method(nn.Module):
 
     @torch.no_grad()
     def restore(self, snapshot: Mapping[str, Tensor]) -> None:
-        """All that the snapshot holds, whatever is trainable by now."""
+        """Put back all that the snapshot holds, whatever is trainable by now."""
         named = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         for name, value in snapshot.items():
             named[name].copy_(value)
@@ -203,12 +243,12 @@ class Method(nn.Module):
 
     @classmethod
     def cost(cls, scenario: Scenario) -> Cost:
-        """What `--dry-run` tells."""
+        """For `--dry-run`."""
         return Cost()
 
     @classmethod
     def learnable(cls, scenario: Scenario) -> int:
-        """How many numbers are learned over the whole sequence, as the paper's table of network sizes counts them."""
+        """Learned parameters over the whole sequence, as the paper's table of network sizes counts them."""
         with torch.device("meta"):  # shapes without memory
             return sum(parameter.numel() for parameter in cls(scenario).parameters() if parameter.requires_grad)
 

@@ -44,6 +44,20 @@ def search(
     return field(default=default, metadata={"search": {"low": low, "high": high, "log": log, "choices": choices}})
 
 
+def new_field(default: Any) -> Any:
+    """A field that configs of earlier versions lack: it enters the digest of a run only where it is not the default.
+
+    So the ids of earlier runs stay as they are.
+    """
+    return field(default=default, metadata={"new": True})
+
+
+def omit_new_defaults(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a dataclass without those of new fields that are at their defaults."""
+    usual = {each.name: each.default for each in dataclasses.fields(kind) if each.metadata.get("new")}
+    return {name: value for name, value in values.items() if name not in usual or value != usual[name]}
+
+
 def require_above_zero(settings: Any, *names: str) -> None:
     """For the `__post_init__` of a method's `Settings`: a field that is None is not checked."""
     for name in names:

@@ -1,4 +1,4 @@
-"""What is learned: batches, a task, a sequence of tasks."""
+"""Batches, tasks, and sequences of tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from softmask.errors import ConfigError
 
 
 class Normalisation(NamedTuple):
@@ -27,7 +30,7 @@ class Normalisation(NamedTuple):
 @functools.lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def _by_channel(normalise: Normalisation, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Kept: sending a few numbers to a GPU waits for all that it still has to do."""
+    """Cached: sending a few numbers to a GPU would wait for all its pending work."""
     mean, std = (torch.tensor(values, device=device).view(1, -1, 1, 1) for values in normalise)
     return mean, std
 
@@ -35,8 +38,8 @@ def _by_channel(normalise: Normalisation, device: torch.device) -> tuple[Tensor,
 class Batches:
     """Images and labels in batches; may be gone through any number of times.
 
-    Images stay as they were stored (bytes, possibly memory-mapped) and are normalised batch by batch: a set of a
-    million pictures costs what it costs on disk. With `shuffle`, every pass draws a new order from the set's own
+    Images stay as they were stored (bytes, possibly memory-mapped) and are normalised batch by batch: a
+    million images take no more memory than on disk. With `shuffle`, every pass draws a new order from the set's own
     generator, so that neither dropout nor another set can disturb it.
     """
 
@@ -84,14 +87,14 @@ class Batches:
         return self.batched(self.size, shuffle=self.shuffle, seed=self.seed, device=device)
 
     def mixed(self, seed: int) -> Batches:
-        """The same images in an order that is drawn once: one that goes by task or class would ruin SGD."""
+        """The same images in an order that is drawn once: an order by task or class would ruin SGD."""
         order = torch.randperm(self.count, generator=torch.Generator().manual_seed(seed))
         images, labels = self.images[order], self.labels[order]
         return Batches(images, labels, self.size, normalise=self.normalise, device=self.device)
 
     @property
     def count(self) -> int:
-        """How many images there are."""
+        """The number of images."""
         return len(self.labels)
 
     @property
@@ -121,12 +124,12 @@ class Batches:
 
 @dataclass(frozen=True)
 class Task:
-    """What a method may see of a task. There is no test set in it: see `TaskSequence.tests`."""
+    """All that a method may see of a task. There is no test set in it: see `TaskSequence.tests`."""
 
     ids: tuple[int, ...]
     """Positions in the sequence; several for a task that joins others (MTL)."""
     name: str
-    """Says which task it is wherever it stands in the sequence: its classes or user, and a digest of its samples."""
+    """Names the task, wherever it stands in the sequence: its classes or user, and a digest of its samples."""
     classes: int
     train: Batches
     val: Batches
@@ -155,7 +158,7 @@ class TaskSequence:
     tests: tuple[Batches, ...]
     input_shape: tuple[int, int, int]
     similar: bool
-    """Whether the tasks share what they teach (the same classes by other people, say)."""
+    """Whether the tasks are similar, for example the same classes written by other people."""
 
     def __post_init__(self) -> None:
         if len(self.tasks) != len(self.tests):
@@ -190,6 +193,25 @@ def sample_digest(*sample_ids: Sequence[int]) -> str:
     for ids in sample_ids:
         digest.update((",".join(map(str, ids)) + ";").encode())
     return digest.hexdigest()[:12]
+
+
+def crop_and_flip(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Each image of a normalised batch moved by up to an eighth of its size and flipped left to right or not.
+
+    The border is filled with 0, the mean of the dataset.
+    """
+    if images.dim() != 4:
+        raise ConfigError(f"augment = crop-flip needs images, not inputs of shape {tuple(images.shape[1:])}")
+    count, _, height, width = images.shape
+    down, right = height // 8, width // 8
+    padded = F.pad(images, (right, right, down, down))
+    top, left, flipped = (
+        torch.randint(high, (count, 1), generator=generator) for high in (2 * down + 1, 2 * right + 1, 2)
+    )
+    rows, columns = top + torch.arange(height), torch.arange(width)
+    columns = left + torch.where(flipped == 1, width - 1 - columns, columns)
+    sample, rows, columns = (each.to(images.device) for each in (torch.arange(count), rows, columns))
+    return padded[sample.view(-1, 1, 1), :, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
 
 
 def avoid_singleton_batch(network: nn.Module, size: int, count: int) -> int:

@@ -1,17 +1,19 @@
-"""How every method is trained: one loop, one schedule, the same numbers for all."""
+"""How every method is trained: one loop, one schedule, the same hyperparameters for all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from softmask.learning.settings import new_field
+
 
 @dataclass(frozen=True)
 class Training:
     """The defaults are those of the paper's authors (preset `paper`).
 
-    Choices of ours: a loss over an epoch is the mean over its samples, where the authors add up the means of batches,
-    the last of which may be small; a loss that is infinite counts as one that is no number, and is taken back.
+    Choices of ours: the loss of an epoch is the mean over its samples, where the authors add up the means of batches,
+    the last of which may be small; an infinite loss is treated as NaN: the epoch is undone.
     """
 
     __pydantic_config__ = {"extra": "forbid"}
@@ -19,33 +21,46 @@ class Training:
     lr: float = 0.25
     """Learning rate of plain SGD at the start of each task, unless the method's settings give their own."""
     lr_min: float = 1e-3
-    """Where the learning rate stops falling. For a method with another rate it is scaled alike."""
+    """Lowest learning rate. For a method with another learning rate it is scaled by the same factor."""
     lr_factor: float = 3.0
-    """What a plateau of the validation loss divides the learning rate by."""
+    """The learning rate is divided by it when the validation loss is on a plateau."""
     patience: int = 5
-    """Epochs without improvement before the rate falls; and, at the lowest rate, before training stops."""
+    """Epochs without improvement before the learning rate falls; at the lowest one, before training stops."""
     epochs: int = 500
-    """At most so many epochs a task."""
+    """Most epochs of a task."""
     batch: int = 64
     shuffle: bool = False
-    """Whether batches are drawn anew each epoch. The authors draw the order once, with the split."""
+    """Whether the samples are reshuffled each epoch. The authors draw the order once, with the split."""
     schedule: Literal["plateau", "cosine"] = "plateau"
-    """`cosine` runs all epochs and ends at `lr_min`; `plateau` falls when the validation loss no longer does."""
+    """`cosine` runs all epochs and ends at `lr_min`; `plateau` lowers the learning rate when the validation loss no
+    longer falls, and stops early."""
     joint_batch: int = 640
     """Batch size where all tasks are learned at once (MTL), as in the paper."""
     joint_epochs: int | None = None
     """Epochs over the union of all tasks (MTL); None means `epochs`."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """`bf16` computes the training step under autocast; importance and evaluation stay in float32."""
+    first_epochs: int | None = new_field(None)
+    """Most epochs of a task whose network starts from random weights (the first task; every task of ONE); None means
+    `epochs`."""
+    warmup_epochs: int = new_field(0)
+    """Epochs over which the learning rate rises linearly from 0, batch by batch; the schedule begins after them."""
+    augment: Literal["none", "crop-flip"] = new_field("none")
+    """`crop-flip`: each training image is moved by up to an eighth of its size and flipped left to right with
+    probability 1/2, in the training loop alone. The paper uses none."""
 
     def __post_init__(self) -> None:
         for name in ("lr", "lr_min", "patience", "epochs", "batch", "joint_batch"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if not self.lr_min <= self.lr:
-            raise ValueError(f"lr_min must not lie above lr, but {self.lr_min} is more than {self.lr}: set both")
+            raise ValueError(f"lr_min must not be above lr, but {self.lr_min} is more than {self.lr}: set both")
         if self.joint_epochs is not None and not self.joint_epochs > 0:
             raise ValueError(f"joint_epochs must be above 0, or null for `epochs`, not {self.joint_epochs}")
+        if self.first_epochs is not None and not self.first_epochs > 0:
+            raise ValueError(f"first_epochs must be above 0, or null for `epochs`, not {self.first_epochs}")
+        if not 0 <= self.warmup_epochs < min(self.epochs, self.first_epochs or self.epochs):
+            raise ValueError(f"warmup_epochs must be 0 or more and below the epochs of a task: {self.warmup_epochs}")
         if not self.lr_factor > 1:
             raise ValueError(f"lr_factor must be above 1, not {self.lr_factor}")
 
@@ -59,5 +74,5 @@ PRESETS: dict[str, Training] = {
 
 
 def scaled(training: Training, lr: float) -> Training:
-    """The same schedule for another learning rate: its floor keeps its distance."""
+    """The same schedule for another learning rate: `lr_min` is scaled by the same factor."""
     return replace(training, lr=lr, lr_min=training.lr_min * (lr / training.lr))

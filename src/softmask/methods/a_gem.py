@@ -25,10 +25,13 @@ from softmask.learning import (
     Cost,
     Draws,
     Method,
+    ReplayBuffer,
+    ReservoirBuffer,
     Scenario,
     Step,
     Task,
     evaluating,
+    new_field,
     register,
     require_above_zero,
     require_not_negative,
@@ -49,19 +52,28 @@ class AGEM(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         per_class: int = 13
-        """Samples kept of each class: the authors' number for CIFAR-100; the paper gives none."""
+        """Samples kept of each class. Default: the authors' for CIFAR-100; Konishi et al. give none."""
+        budget: int | None = new_field(None)
+        """Samples kept in all, by reservoir sampling over all tasks, whatever the number of classes; None keeps
+        `per_class` samples of each class. Default: none, as the authors."""
         reference_batch: int = 256
-        """Samples of the memory whose loss may not rise, drawn anew for each step: the authors' number."""
+        """Samples of the replay buffer whose loss may not rise, drawn anew for each step. Default: the authors'."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
-        """Learning rate; None means the training's. The authors have 0.03, for one epoch in batches of ten."""
+        """Learning rate; None means the training's. Default: the training's, which Konishi et al. use for every method;
+        the authors have 0.03, for one epoch in batches of ten."""
 
         def __post_init__(self) -> None:
             require_not_negative(self, "per_class")
-            require_above_zero(self, "reference_batch", "lr")
+            require_above_zero(self, "reference_batch", "budget", "lr")
 
     def build(self) -> None:
         super().build()
-        self.memory = ClassBalancedBuffer(self.scenario, self.settings.per_class)
+        budget = self.settings.budget
+        self.memory: ReplayBuffer = (
+            ClassBalancedBuffer(self.scenario, self.settings.per_class)
+            if budget is None
+            else ReservoirBuffer(self.scenario, budget)
+        )
         self.draws = Draws(self.scenario.seeds.batches, type(self).__name__)
 
     def begin_task(self, task: Task) -> None:
@@ -75,7 +87,7 @@ class AGEM(Method):
         project(trainable, self.reference_gradients(trainable, step.task.id))
 
     def reference_gradients(self, parameters: Sequence[nn.Parameter], task: int) -> Sequence[Tensor | None]:
-        """Of the memory's loss at the present weights, dropout off; None for what plays no part in it."""
+        """Of the loss on the replay buffer, dropout off; None for parameters that it does not depend on."""
         images, labels, tasks = self.memory.draw(self.settings.reference_batch, self.draws.generator(task))
         with evaluating(self):
             loss = mixed_loss(self.heads[:task], self.backbone(images), tasks, labels)
@@ -89,14 +101,14 @@ class AGEM(Method):
     def cost(cls, scenario: Scenario) -> Cost:
         settings, tasks = cls.Settings(), scenario.num_tasks
         *before, images = (settings.per_class * sum(scenario.classes[:task]) for task in range(tasks + 1))
-        # A memory that is smaller than the reference batch is used up.
+        # A buffer that is smaller than the reference batch is used whole.
         reference = sum(min(1.0, kept / settings.reference_batch) for kept in before) / tasks
         return Cost(step=1 + 4 * reference, note=f"keeps {images:,} images by the last task")
 
 
 @torch.no_grad()
 def project(parameters: Sequence[nn.Parameter], reference: Sequence[Tensor | None]) -> None:
-    """Equation 11, on `.grad`. A gradient that is not there counts as zero, but may be something afterwards."""
+    """Equation 11, on `.grad`. A missing gradient counts as zero; the projection may give it a value."""
     known = [(p, ref) for p, ref in zip(parameters, reference, strict=True) if ref is not None]
     shared = [(p.grad, ref) for p, ref in known if p.grad is not None]
     overlap = inner_product(*zip(*shared, strict=True))

@@ -64,11 +64,12 @@ class CAT(HAT):
     @dataclass(frozen=True)
     class Settings(HAT.Settings):
         attention_weight: float = search(1.0, low=0.1, high=10.0, log=True)
-        """Weight of the attending head's loss beside that of the plain head."""
+        """Weight of the attending head's loss beside that of the plain head. Default: equal weights; ours."""
         attention_rate: float = search(0.1, low=0.01, high=1.0, log=True)
-        """Learning rate of all that belongs to attention, in units of the training's, at which it diverges."""
+        """Learning rate of all that belongs to attention, as a factor of the training's, at which it diverges. Default:
+        gives the authors' learning rate at Konishi et al.'s training."""
         attention_heads: int = search(4, choices=(1, 2, 4, 8))
-        """Heads of the attention block; must divide the number of features."""
+        """Heads of the attention block; must divide the number of features. Default: ours."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -243,13 +244,16 @@ class Reference(Method):
     Settings = ReadoutSettings
 
     def build(self) -> None:
-        self.backbone = self.scenario.backbone()
+        self.backbone = self.make_backbone()
         (classes,) = self.scenario.classes
         head = nn.Linear(self.backbone.widths[-1], classes)
         self.heads = nn.ModuleList([nn.Sequential(head, nn.Linear(classes, classes))])
 
     def forward(self, x: Tensor, task: int) -> Tensor:
         return self.heads[0](self.backbone(x))
+
+    def starts_anew(self, task: Task) -> bool:
+        return True
 
 
 class Readout(Method):

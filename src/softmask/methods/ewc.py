@@ -15,6 +15,7 @@ Cost: a step costs about a tenth more; each task ends with one pass in small bat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,8 @@ from softmask.learning.task import avoid_singleton_batch
 @register("ewc")
 class EWC(QuadraticPenaltyMethod):
     title = "EWC"
+    default_dropout: ClassVar[tuple[float, float] | None] = (0.2, 0.5)
+    dropout_source = "the authors of HAT, for this AlexNet"
     clip = 100.0
 
     @dataclass(frozen=True)
@@ -46,18 +49,20 @@ class EWC(QuadraticPenaltyMethod):
         __pydantic_config__ = {"extra": "forbid"}
 
         strength: float = search(400.0, low=1.0, high=1e5, log=True)
-        """Of the penalty. HAT's authors choose 5000 out of 500 to 50000, at a rate of 0.05. At the paper's 0.25 a step
-        overshoots from about 430 (D-5) and 780 (C-10) on; what comes then is a matter of luck: three tasks of C-10 end
-        at chance with 1130 and well with 6059. The default is the safe side. It belongs to `fisher_batch`: F shrinks
-        with it."""
+        """Regularisation strength. It belongs to `fisher_batch`, since F shrinks with the batch. Default: ours, the
+        safe side. The authors of HAT choose 5000 out of 500 to 50000, at a learning rate of 0.05; at 0.25 a step
+        overshoots from about 430 (D-5) and 780 (C-10) on, and the outcome is a matter of luck: three tasks of C-10 end
+        at chance with 1130 and well with 6059."""
         fisher_batch: int = 20
-        """Images over which a gradient is averaged before it is squared, as in HAT's code."""
+        """Images over which a gradient is averaged before it is squared. Default: as in the code of HAT's authors."""
         importance_dropout: bool = True
-        """Whether dropout is on while the Fisher is measured, as in HAT's code."""
+        """Whether dropout is on while the Fisher information is measured. Default: as in the code of HAT's authors."""
         penalty_in_validation: bool = True
-        """Whether the best epoch is chosen with the penalty, as in HAT's code, or by cross-entropy alone."""
+        """Whether the best epoch is chosen with the penalty or by cross-entropy alone. Default: as in the code of HAT's
+        authors."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
-        """Learning rate; None means the training's. HAT's code has 0.05, where five times the strength is stable."""
+        """Learning rate; None means the training's. Default: the training's, which Konishi et al. use for every method.
+        The code of HAT's authors has 0.05, where five times the strength is stable."""
 
         def __post_init__(self) -> None:
             require_not_negative(self, "strength")

@@ -26,20 +26,23 @@ from softmask.methods.spg import SPG
 @register("ewc-gi")
 class EWCGI(EWC):
     title = "EWC-GI"
+    default_dropout = None
+    dropout_source = "searched for SPG on each sequence and published by Konishi et al."
 
     @dataclass(frozen=True)
     class Settings:
         __pydantic_config__ = {"extra": "forbid"}
 
         strength: float = search(1.0, low=1e-4, high=8.0, log=True)
-        """Of the penalty. The range ends with the largest that is stable at a learning rate of 0.25 with an importance
-        of 1; the default leaves a factor of eight, for rates that are higher."""
+        """Regularisation strength. The range ends with the largest value that is stable at a learning rate of 0.25 with
+        an importance of 1. Default: ours, an eighth of that; the paper gives none."""
         importance_dropout: bool = True
-        """Whether dropout is on while importance is measured, as in SPG."""
+        """Whether dropout is on while importance is measured. Default: as in SPG."""
         penalty_in_validation: bool = True
-        """Whether the best epoch is chosen with the penalty, as in EWC, or by cross-entropy alone."""
+        """Whether the best epoch is chosen with the penalty or by cross-entropy alone. Default: as in EWC."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
-        """Learning rate; None means the training's. At 0.05, as in HAT's code, five times the strength is stable."""
+        """Learning rate; None means the training's. Default: the training's, which Konishi et al. use for every method.
+        At 0.05 five times the strength is stable."""
 
         def __post_init__(self) -> None:
             require_not_negative(self, "strength")

@@ -45,6 +45,9 @@ COSH_LIMIT = 50.0
 @register("hat")
 class HAT(Method):
     title = "HAT"
+    default_dropout = (0.2, 0.5)
+    dropout_source = "the authors of HAT, for this AlexNet"
+    needs_blocks = True
     never_forgets = True
     clip = 1e4
 
@@ -53,14 +56,17 @@ class HAT(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         sparsity: float = search(0.75, low=0.01, high=4.0, log=True)
-        """Weight of the share of free units that a task opens: how much capacity is left for later tasks."""
+        """Weight of the share of free units that a task opens: how much capacity is left for later tasks. Default: the
+        authors'."""
         steepness: float = search(400.0, low=25.0, high=800.0, log=True)
-        """s_max: the larger, the closer to a step the gates are at the end of an epoch."""
+        """s_max: the larger, the closer to a step the gates are at the end of an epoch. Default: the authors'."""
         gates: Literal["hard", "soft"] = "hard"
         """Outside training: open or closed, or sigmoid(s_max e) as in the authors' code. Soft gates leak: of a unit
-        that is all but open, a trace of the gradient gets through, and old answers change a little."""
+        that is all but open, a trace of the gradient gets through, and old answers change a little. Default: ours, so
+        that nothing is forgotten."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
-        """Learning rate; None means the training's. The authors have 0.05."""
+        """Learning rate; None means the training's. Default: the training's, which Konishi et al. use for every method.
+        The authors have 0.05."""
 
         def __post_init__(self) -> None:
             require_above_zero(self, "steepness", "lr")

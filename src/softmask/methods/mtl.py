@@ -38,13 +38,16 @@ from softmask.learning.task import sample_digest
 @register("mtl")
 class MTL(Method):
     title = "MTL"
+    default_dropout = None
+    dropout_source = "searched for SPG on each sequence and published by Konishi et al."
 
     @dataclass(frozen=True)
     class Settings:
         __pydantic_config__ = {"extra": "forbid"}
 
         lr: float | None = search(None, low=0.05, high=0.5, log=True)
-        """Learning rate; None means the training's. A batch is ten times the usual, so another may be better."""
+        """Learning rate; None means the training's. A batch is ten times the usual one, so another may be better.
+        Default: the training's, which Konishi et al. use for every method."""
 
         def __post_init__(self) -> None:
             require_above_zero(self, "lr")

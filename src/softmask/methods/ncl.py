@@ -18,13 +18,16 @@ from softmask.learning import Method, register, require_above_zero, search
 @register("ncl")
 class NCL(Method):
     title = "NCL"
+    default_dropout = None
+    dropout_source = "searched for SPG on each sequence and published by Konishi et al."
 
     @dataclass(frozen=True)
     class Settings:
         __pydantic_config__ = {"extra": "forbid"}
 
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
-        """Learning rate; None means the training's. The lower, the less is forgotten and the slower is learned."""
+        """Learning rate; None means the training's. The lower, the less is forgotten and the slower a task is learned.
+        Default: the training's, which Konishi et al. use for every method."""
 
         def __post_init__(self) -> None:
             require_above_zero(self, "lr")

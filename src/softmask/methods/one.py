@@ -19,12 +19,14 @@ from softmask.learning.device import random_apart
 @register("one")
 class ONE(Method):
     title = "ONE"
+    default_dropout = None
+    dropout_source = "searched for SPG on each sequence and published by Konishi et al."
     never_forgets = True
     not_in_snapshot = ("backbones",)
 
     def build(self) -> None:
-        self.backbones = nn.ModuleList(self.scenario.backbone() for _ in self.scenario.classes)
-        self.heads = self.scenario.heads(self.scenario.backbone().widths[-1])
+        self.backbones = nn.ModuleList(self.make_backbone() for _ in self.scenario.classes)
+        self.heads = self.scenario.heads(self.make_backbone().widths[-1])
 
     def features(self, x: Tensor, task: int) -> Tensor:
         return self.backbones[task](x)
@@ -38,6 +40,9 @@ class ONE(Method):
             for layer in (*self.backbones[task.id].modules(), self.heads[task.id]):
                 if isinstance(layer, (nn.Conv2d, nn.Linear)):
                     layer.reset_parameters()
+
+    def starts_anew(self, task: Task) -> bool:
+        return True
 
     @classmethod
     def cost(cls, scenario: Scenario) -> Cost:

@@ -60,6 +60,7 @@ WIDTHS = tuple(step / 1000 for step in range(1, 1001))
 @register("pathnet")
 class PathNet(Method):
     title = "PathNet"
+    needs_blocks = True
     never_forgets = True
     not_in_snapshot = ("columns",)
     clip = 1e3
@@ -69,15 +70,17 @@ class PathNet(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         modules: int = search(16, choices=(10, 16, 20))
-        """M: modules in every layer, for all tasks together."""
+        """M: modules in every layer, for all tasks together. Default: ours; fits the paper's network sizes."""
         active: int = search(3, choices=(2, 3, 4, 5))
-        """N: modules of every layer on a path."""
+        """N: modules of every layer on a path. Default: as in the code of HAT's authors."""
         width: float | None = None
-        """Units of a module, in units of the plain layer; None takes what gives about the plain network's size."""
+        """Units of a module, in units of the plain layer; None takes what gives about the plain network's size.
+        Default: fits the paper's network sizes."""
         generations: int = search(20, choices=(5, 10, 20, 50))
-        """How often the two paths are compared."""
+        """How often the two paths are compared. Default: as in the code of HAT's authors."""
         lr: float | None = search(0.05, low=5e-3, high=0.08, log=True)
-        """Learning rate; far below that of other methods, since summing N modules multiplies the signal."""
+        """Learning rate; lower than for other methods, since summing N modules multiplies the signal. Default: as in
+        the code of HAT's authors."""
 
         def __post_init__(self) -> None:
             require_above_zero(self, "modules", "active", "width", "generations", "lr")
@@ -89,7 +92,7 @@ class PathNet(Method):
     def build(self) -> None:
         modules = self.settings.modules
         scale = self.settings.width or module_width(self.scenario, modules)
-        self.columns = nn.ModuleList(self.scenario.backbone(scale) for _ in range(modules))
+        self.columns = nn.ModuleList(self.make_backbone(scale) for _ in range(modules))
         self.heads = self.scenario.heads(self.column(0).widths[-1])
         shape = (self.scenario.num_tasks, len(self.column(0)), self.settings.active)
         self.register_buffer("paths", torch.full(shape, -1))
@@ -131,7 +134,7 @@ class PathNet(Method):
 
     def learn(self, task: Task, fit: Fitter) -> None:
         """The tournament. All that a resumed one must know is in the notes and in the two Fits."""
-        generations, epochs = self.rounds(fit.training)
+        generations, epochs = self.rounds(self.training_for(task, fit.training))
         notes = fit.notes
         if not notes:
             (layers, active), draws = self.paths.shape[1:], self.draws(task, generation=0)

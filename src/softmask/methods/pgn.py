@@ -32,6 +32,7 @@ EXPANSIONS = tuple(step / 20 for step in range(1, 101))
 @register("pgn")
 class PGN(Method):
     title = "PGN"
+    needs_blocks = True
     never_forgets = True
     not_in_snapshot = ("columns", "adapters")
 
@@ -40,14 +41,18 @@ class PGN(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         expansion: float | None = None
-        """Units of all columns together, in units of the plain network's; None finds the largest of about its size."""
+        """Units of all columns together, in units of the plain network's; None finds the largest of about its size.
+        Default: a rule of ours that fits the paper's network sizes."""
         adapter_scale: float = search(0.1, choices=(0.01, 0.1, 1.0))
-        """Standard deviation of the initial scales of earlier columns: "small random values" in the paper."""
+        """Standard deviation of the initial scales of earlier columns: "small random values" in the paper. Default:
+        ours."""
         adapters: Literal["everywhere", "released"] = "everywhere"
         """Where adapters act: in all columns and before the head, as the paper says; or as in the code of HAT's
-        authors, on whose sizes the comparison rests: only in the column that is being used, and not before the head."""
+        authors, on whose sizes the comparison rests: only in the column that is being used, and not before the head.
+        Default: as the paper of its authors says."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
-        """Learning rate; None takes the training's."""
+        """Learning rate; None means the training's. Default: the training's, which Konishi et al. use for every
+        method."""
 
         def __post_init__(self) -> None:
             require_above_zero(self, "expansion", "adapter_scale", "lr")
@@ -56,7 +61,7 @@ class PGN(Method):
         tasks = self.scenario.num_tasks
         given, offered = self.settings.expansion, [expansion / tasks for expansion in EXPANSIONS]
         scale = given / tasks if given else widest(self.scenario, offered, progressive_parameters)
-        self.columns = nn.ModuleList(self.scenario.backbone(scale) for _ in range(tasks))
+        self.columns = nn.ModuleList(self.make_backbone(scale) for _ in range(tasks))
         self.heads = self.scenario.heads(self.column(0).widths[-1])
         self.adapters = nn.ModuleList(self.make_adapters(column) for column in range(tasks))
 
@@ -101,6 +106,9 @@ class PGN(Method):
         for parts in (self.columns, self.adapters):
             for index, part in enumerate(parts):
                 part.requires_grad_(index == task.id)
+
+    def starts_anew(self, task: Task) -> bool:
+        return True
 
     def end_task(self, task: Task) -> Facts:
         """What is used up: the columns so far, without heads."""

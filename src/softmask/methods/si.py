@@ -44,14 +44,16 @@ class SI(QuadraticPenaltyMethod):
         __pydantic_config__ = {"extra": "forbid"}
 
         strength: float = search(0.1, low=1e-3, high=10.0, log=True)
-        """Of the penalty; 1 weighs past and present loss alike. The authors use 0.1 on CIFAR."""
+        """Regularisation strength; 1 weighs past and present loss alike. Default: the authors' for CIFAR."""
         damping: float = search(0.1, choices=(1e-3, 1e-2, 1e-1))
-        """Keeps the importance of a parameter that hardly moved finite. The authors use 0.1 and 0.001, the latter with
-        Adam: at a rate of 0.25, plain SGD cannot follow the springs that it makes of a few parameters."""
+        """Keeps the importance of a parameter that hardly moved finite. Default: the larger of the authors' two values,
+        0.1 and 0.001; they use the latter with Adam, and at a learning rate of 0.25 plain SGD cannot follow the penalty
+        that it puts on a few parameters."""
         penalty_in_validation: bool = True
-        """Whether the best epoch is chosen with the penalty, as in EWC, or by cross-entropy alone."""
+        """Whether the best epoch is chosen with the penalty or by cross-entropy alone. Default: as in EWC."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
-        """Learning rate; None means the training's. The lower it is, the stiffer springs plain SGD can follow."""
+        """Learning rate; None means the training's. The lower it is, the stronger a penalty plain SGD can follow.
+        Default: the training's, which Konishi et al. use for every method."""
 
         def __post_init__(self) -> None:
             require_not_negative(self, "strength")

@@ -29,6 +29,8 @@ from softmask.learning.parts.importance import Importances, task_importance
 @register("spg")
 class SPG(Method):
     title = "SPG"
+    default_dropout = None
+    dropout_source = "searched for SPG on each sequence and published by Konishi et al."
     head_clip = 1e4  # the authors clip the heads' gradients, and only those; it never comes to bear
 
     @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class SPG(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         importance_dropout: bool = True
-        """Whether dropout is on while importance is measured, as in the authors' code."""
+        """Whether dropout is on while importance is measured. Default: as in the authors' code."""
 
     def build(self) -> None:
         super().build()

@@ -32,9 +32,10 @@ class SPGFI(SPG):
     @dataclass(frozen=True)
     class Settings(SPG.Settings):
         fisher_batch: int = 20
-        """Images over which a gradient is averaged before it is squared, as in EWC."""
+        """Images over which a gradient is averaged before it is squared. Default: as in EWC."""
         squashing: Literal["standardise", "maximum", "spread"] = "standardise"
-        """How F comes to lie in 0..1, for each tensor: as SPG does it, F / max F, or tanh(F / std F)."""
+        """How F is brought into the range 0 to 1, for each tensor: as SPG does it, F / max F, or tanh(F / std F).
+        Default: ours; the paper does not say."""
 
         def __post_init__(self) -> None:
             require_above_zero(self, "fisher_batch")

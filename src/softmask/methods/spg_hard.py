@@ -30,11 +30,11 @@ class SPGHard(SPG):
     @dataclass(frozen=True)
     class Settings(SPG.Settings):
         threshold: float = search(0.6, choices=(0.2, 0.4, 0.6, 0.8))
-        """Importance above it blocks a parameter. The paper tries these four; the default is ours, the upper of the two
-        in the middle: where most lies above the threshold, little is left to learn with."""
+        """A parameter whose importance is above it is blocked. Default: ours, the upper middle of the four values that
+        the paper tries: where most importance is above the threshold, little capacity is left to learn with."""
         head_factor: Literal["binary", "soft"] = "binary"
-        """Of what the head's factor is one minus the average: of the hard mask, since that is what acts on the
-        backbone, or of the importance behind it. The paper does not say."""
+        """The head is slowed by the average of the hard mask, which acts on the backbone, or of the importance behind
+        it. Default: ours; the paper does not say."""
 
     def make_mask(self) -> SoftMask:
         return SoftMask(self.backbone, threshold=self.settings.threshold)

@@ -56,6 +56,7 @@ HEAD = "head"
 @register("supsup")
 class SupSup(Method):
     title = "SupSup"
+    needs_blocks = True
     never_forgets = True
     not_in_snapshot = ("masks", "backbone")
 
@@ -64,19 +65,21 @@ class SupSup(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         share: float = search(0.5, low=0.05, high=0.8)
-        """Share of each layer's weights that a task uses."""
+        """Share of each layer's weights that a task uses. Default: the authors'."""
         score_rate: float = search(4.0, low=0.4, high=20.0, log=True)
-        """Learning rate of the scores, in units of the training's: gradients of scores carry a small weight."""
+        """Learning rate of the scores, as a factor of the training's: gradients of scores carry a small weight.
+        Default: ours."""
 
         head: Literal["masked", "dense"] = "masked"
-        """Whether a task's head is random and masked too, as in the authors' code, or dense, at the training's rate."""
+        """Whether a task's head is random and masked too, or dense, at the training's learning rate. Default: as in the
+        authors' code."""
 
         def __post_init__(self) -> None:
             require_share(self, "share")
             require_above_zero(self, "score_rate")
 
     def build(self) -> None:
-        self.backbone = without_biases(self.scenario.backbone())
+        self.backbone = without_biases(self.make_backbone())
         self.masked_head = self.settings.head == "masked"
         heads = self.scenario.heads(self.backbone.widths[-1])
         self.heads = without_biases(heads) if self.masked_head else heads
@@ -145,6 +148,9 @@ class SupSup(Method):
         if self.masked_head:
             return super().make_optimizer(lr)
         return sgd_with_two_rates(self, self.heads.parameters(), lr, 1 / self.settings.score_rate)
+
+    def starts_anew(self, task: Task) -> bool:
+        return True
 
     def end_task(self, task: Task) -> Facts | None:
         classes = self.head(task.id).out_features

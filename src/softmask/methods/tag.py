@@ -51,9 +51,11 @@ class TAG(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         contrast: float = search(5.0, low=1.0, high=7.0)
-        """How much more an opposed task weighs than a similar one: the authors' b, 5 for CIFAR-100."""
+        """How much more an opposed task weighs than a similar one, b in the paper. Default: the authors' for
+        CIFAR-100."""
         lr: float = search(2.5e-4, low=1e-5, high=5e-3, log=True)
-        """Learning rate. The authors' for CIFAR-100: from the second task on steps grow up to exp(b / 2) times."""
+        """Learning rate; from the second task on steps grow up to exp(b / 2) times. Default: the authors' for
+        CIFAR-100."""
 
         def __post_init__(self) -> None:
             require_not_negative(self, "contrast")

@@ -29,6 +29,7 @@ from torch.optim import Adam, Optimizer
 
 from softmask.kernels.masked_sgd import MaskedSGD
 from softmask.learning import (
+    BackboneMismatch,
     Cost,
     Draws,
     Facts,
@@ -57,6 +58,8 @@ WeightedLayer = nn.Conv2d | nn.Linear
 @register("ucl")
 class UCL(Method):
     title = "UCL"
+    default_dropout = (0.25, 0.5)
+    dropout_source = "the authors' code for CIFAR-100: convolutions and linear layers"
     clip = 100.0
     not_in_snapshot = ("old_means", "old_rhos")
 
@@ -65,27 +68,32 @@ class UCL(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         alpha: float = search(5.0, low=0.01, high=10.0, log=True)
-        """Pull towards the initial weights in the first task: the authors' for CIFAR-100, at a batch of 256."""
+        """Strength of the penalty on the distance from the initial weights in the first task. Default: the authors' for
+        CIFAR-100, at a batch of 256."""
         beta: float = search(0.002, low=1e-5, high=0.1, log=True)
-        """Weight of the term that keeps deviations from growing: the authors' for CIFAR-100, at a batch of 256."""
+        """Weight of the term that keeps deviations from growing. Default: the authors' for CIFAR-100, at a batch of
+        256."""
         noise_share: float = search(0.125, choices=(0.125, 0.25, 0.5))
-        """Share of the initial variance of a weight that is noise."""
+        """Share of the initial variance of a weight that is noise. Default: the authors'."""
         rho_rate: float = search(1.0, low=0.1, high=10.0, log=True)
-        """Learning rate of the deviations in units of the other one; the authors' SGD has one rate for both."""
+        """Learning rate of the deviations, as a factor of the other one. Default: one rate for both, as in the authors'
+        SGD."""
         optimizer: Literal["sgd", "adam"] = "sgd"
-        """The paper trains with SGD; the authors tuned for Adam, with `lr` 0.001 and `rho_rate` 10, unclipped."""
+        """The authors tuned for Adam, with `lr` 0.001 and `rho_rate` 10, unclipped. Default: SGD, with which Konishi et
+        al. train all methods."""
         lr: float | None = search(0.05, low=0.01, high=0.25, log=True)
-        """Learning rate; None means the training's. With UCL's larger initial weights, its 0.25 makes the first losses
-        explode; 0.05 is what the AlexNet's authors (HAT) use."""
+        """Learning rate; None means the training's. Default: that of the AlexNet's authors (HAT): with UCL's larger
+        initial weights, 0.25 makes the first losses explode."""
 
         def __post_init__(self) -> None:
             if not 0 < self.noise_share < 1:
-                raise ValueError(f"noise_share must lie between 0 and 1, both excluded, not {self.noise_share}")
+                raise ValueError(f"noise_share must be above 0 and below 1, not {self.noise_share}")
             require_not_negative(self, "alpha", "beta")
             require_above_zero(self, "rho_rate", "lr")
 
     def build(self) -> None:
         super().build()
+        require_plain_layers(self.backbone)
         layers = weighted_layers(self.backbone).values()
         self.rhos = nn.ParameterList(start_gaussian(layer, self.settings.noise_share) for layer in layers)
         self.old_means, self.old_rhos = PerParameter(self.backbone), PerParameter(self.rhos)
@@ -163,6 +171,17 @@ class UCL(Method):
 def weighted_layers(module: nn.Module) -> dict[str, WeightedLayer]:
     """By name, in the order in which they are passed."""
     return {name: part for name, part in module.named_modules() if isinstance(part, (nn.Conv2d, nn.Linear))}
+
+
+def require_plain_layers(backbone: nn.Module) -> None:
+    """Every parameter must be a weight or bias of a convolution or linear layer: UCL has no noise for others."""
+    known = {f"{name}.{kind}" for name in weighted_layers(backbone) for kind in ("weight", "bias")}
+    found = {name for name, _ in backbone.named_parameters()}
+    if known != found:
+        raise BackboneMismatch(
+            "UCL needs a backbone of convolutions and linear layers with biases and nothing else; "
+            f"{type(backbone).__name__} differs in {', '.join(sorted(known ^ found)[:3])}"
+        )
 
 
 def total_deviation(layer: WeightedLayer) -> float:

@@ -52,6 +52,9 @@ from softmask.learning.unit_gates import keep_only
 @register("wsn")
 class WSN(Method):
     title = "WSN"
+    default_dropout = (0.2, 0.5)
+    dropout_source = "the authors' code, for this AlexNet"
+    needs_blocks = True
     never_forgets = True
     not_in_snapshot = ("masks",)
 
@@ -60,12 +63,13 @@ class WSN(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         share: float = search(0.5, low=0.05, high=0.7)
-        """Share of each layer's weights that a task uses."""
+        """Share of each layer's weights that a task uses. Default: the authors'."""
         score_rate: float = search(1.0, low=0.3, high=100.0, log=True)
-        """Learning rate of the scores, in units of that of the weights. With few epochs it must be far above 1: else a
-        later task hardly leaves the subnetwork of the first, which is frozen."""
+        """Learning rate of the scores, as a factor of that of the weights. With few epochs it must be far above 1: else
+        a later task hardly leaves the subnetwork of the first, which is frozen. Default: one learning rate for both."""
         lr: float | None = search(0.1, low=5e-3, high=0.5, log=True)
-        """Learning rate; at the common 0.25 the larger initial weights make the loss swing."""
+        """Learning rate; None means the training's. Default: ours: at 0.25 the larger initial weights make the loss
+        unstable."""
 
         def __post_init__(self) -> None:
             require_share(self, "share")
@@ -74,7 +78,7 @@ class WSN(Method):
     free: dict[Tensor, Tensor]
 
     def build(self) -> None:
-        self.backbone = without_biases(self.scenario.backbone())
+        self.backbone = without_biases(self.make_backbone())
         self.heads = without_biases(self.scenario.heads(self.backbone.widths[-1]))
         weights = weights_of(self.backbone)
         with torch.no_grad():

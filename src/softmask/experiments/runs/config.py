@@ -17,6 +17,7 @@ from softmask.experiments.sequences.catalogue import SEQUENCES
 from softmask.learning.method_registry import METHODS
 from softmask.learning.scenario import NetworkConfig
 from softmask.learning.seeds import Seeds
+from softmask.learning.settings import omit_new_defaults
 from softmask.learning.training import PRESETS, Training
 from softmask.learning.validation import refuse_unknown, validated
 
@@ -69,7 +70,9 @@ class RunConfig:
     @functools.cached_property
     def _digest(self) -> str:
         # As `to_dict`, but without copying, and once: a grid asks for it again and again.
-        sections = {name: vars(getattr(self, name)) for name in SECTION_TYPES}
+        # Fields that came later are left out at their defaults: earlier runs keep their ids.
+        sections = {name: omit_new_defaults(kind, vars(getattr(self, name))) for name, kind in SECTION_TYPES.items()}
+        sections["settings"] = omit_new_defaults(METHODS.load(self.method).Settings, self.settings)
         canonical = json.dumps(vars(self) | sections, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
