@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from types import FrameType, TracebackType
+from functools import wraps
+from types import FrameType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,6 +62,8 @@ class Attachment:
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
+        self._unguarded, self._guarded = vars(optimizer).get("step"), self._guarded_step()
+        optimizer.step = self._guarded  # type: ignore[method-assign]
         mask.attached.add(optimizer)
 
     def remove(self) -> None:
@@ -69,6 +72,10 @@ class Attachment:
             return  # a later attachment to the same optimizer is not this handle's business
         for hook in self._hooks:
             hook.remove()
+        if vars(self.optimizer).get("step") is self._guarded:  # else somebody, as a scheduler, has wrapped it since
+            del self.optimizer.step
+            if self._unguarded is not None:
+                self.optimizer.step = self._unguarded  # type: ignore[method-assign]
         self._hooks, self._outermost = [], None
         self.mask.attached.discard(self.optimizer)
 
@@ -106,11 +113,30 @@ class Attachment:
         return (optimizer, self._masked(closure), *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
 
     def _after_step(self, *_: object) -> None:
-        """What the optimizer did, scaled: new = old + (1 - importance) * (stepped - old)."""
         if not torch.compiler.is_compiling():
             if sys._getframe(1) is not self._outermost:
                 return
             self._outermost = None
+        self._mask_update()
+
+    def _guarded_step(self) -> Any:
+        """The optimizer's `step`; one that raises half-way is masked at once, since no post hook follows it."""
+        unguarded = self.optimizer.step
+
+        @wraps(unguarded)
+        def step(_: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return unguarded(*args, **kwargs)
+            try:
+                return unguarded(*args, **kwargs)
+            except BaseException:
+                self._mask_update()
+                raise
+
+        return MethodType(step, self.optimizer)  # schedulers expect a bound method
+
+    def _mask_update(self) -> None:
+        """Scale the step that the optimizer took: new = old + (1 - importance) * (stepped - old)."""
         with torch.no_grad():
             for whole, remembered, which in self._before:
                 importance = which if isinstance(which, float) else self._mask_of(which, whole)

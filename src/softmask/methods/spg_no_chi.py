@@ -8,9 +8,12 @@ Departures: dropout rates are those of SPG, so that only the mechanism differs.
 Cost: as SPG, but a task ends with a single pass over its data.
 """
 
+from collections.abc import Sequence
+
+from torch import nn
+
 from softmask.learning.catalogue import register
 from softmask.learning.method import Cost
-from softmask.learning.parts.importance import Importances, task_importance
 from softmask.learning.problem import Problem
 from softmask.learning.task import Task
 from softmask.methods.spg import SPG
@@ -20,8 +23,8 @@ from softmask.methods.spg import SPG
 class SPGWithoutCrossHeadImportance(SPG):
     title = "SPG (w/o CHI)"
 
-    def measure(self, task: Task) -> Importances:
-        return task_importance(self, task, [], dropout=self.settings.importance_dropout)
+    def old_heads(self, task: Task) -> Sequence[nn.Module]:
+        return []
 
     @classmethod
     def cost(cls, problem: Problem) -> Cost:
