@@ -39,9 +39,9 @@ def routines(kind: str, block: Block, given: Tensor) -> dict[str, Callable[[], T
         sizes = convolution.geometry(layer)
         product = lambda: convolution.weight_gradient(gradient, given, layer.weight, *sizes)  # noqa: E731
     elif kind == "forward":
-        product = lambda: products.through_linear(given, layer.weight, layer.bias)  # noqa: E731
+        product = lambda: products.linear_forward(given, layer.weight, layer.bias)  # noqa: E731
     else:
-        product = lambda: products.below_linear(gradient, layer.weight)  # noqa: E731
+        product = lambda: products.linear_backward(gradient, layer.weight)  # noqa: E731
     return {"torch": by(False), "oneDNN": by(True)}
 
 

@@ -173,7 +173,7 @@ def test_momentum_from_before_cannot_move_what_is_blocked(scale: str, protects: 
 @pytest.mark.parametrize("how", ["update", "in place", "replaced", "loaded", "threshold"])
 def test_importance_that_changes_in_the_middle_of_an_attachment(how: str) -> None:
     backbone, head, optimizer, mask = _with_momentum()
-    mask.threshold = 2.0 if how == "threshold" else None
+    mask.threshold = 1.0 if how == "threshold" else None
     if how == "threshold":
         mask.update(everything(backbone))
     other = SoftMask(backbone)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from softmask import SoftMask
-from softmask.core.compact import LARGEST, decoded, encoded
+from softmask.core.compact import MAX_ROUNDING, decode, encode
 
 COMPACT = ["bfloat16", "uint8"]
 
@@ -26,18 +26,18 @@ def values() -> torch.Tensor:
 @pytest.mark.parametrize("precision", COMPACT)
 def test_rounded_down_by_little(precision: Any) -> None:
     x = values()
-    y = decoded(encoded(x, precision))
+    y = decode(encode(x, precision))
     assert (y <= x).all()
-    assert (x - y).max() <= LARGEST[precision]
-    assert (x - y).max() > LARGEST[precision] / 2, "the bound is not too generous"
+    assert (x - y).max() <= MAX_ROUNDING[precision]
+    assert (x - y).max() > MAX_ROUNDING[precision] / 2, "the bound is not too generous"
     assert torch.equal(y == 1, x == 1)
     assert (y[x == 0] == 0).all()
 
 
 @pytest.mark.parametrize("precision", COMPACT)
 def test_reading_and_putting_back_changes_nothing(precision: Any) -> None:
-    once = encoded(values(), precision)
-    assert torch.equal(encoded(decoded(once), precision), once)
+    once = encode(values(), precision)
+    assert torch.equal(encode(decode(once), precision), once)
 
 
 def network() -> nn.Module:
@@ -66,9 +66,9 @@ def test_the_mask_is_the_same_but_for_rounding(precision: Any) -> None:
         assert compact.stored[name].dtype == getattr(torch, precision)
         gap = importance - compact.importance[name]
         assert gap.min() >= 0
-        assert gap.max() <= LARGEST[precision]
+        assert gap.max() <= MAX_ROUNDING[precision]
     assert compact.blocked() == exact.blocked() > 0
-    assert exact.mean() - LARGEST[precision] < compact.mean() <= exact.mean()
+    assert exact.mean() - MAX_ROUNDING[precision] < compact.mean() <= exact.mean()
 
 
 @pytest.mark.parametrize("precision", COMPACT)
@@ -106,7 +106,7 @@ def test_it_survives_a_restart_in_any_precision(precision: Any) -> None:
 
 def test_looking_for_a_name_decodes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = SoftMask(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)), precision="uint8")
-    monkeypatch.setattr("softmask.core.compact.decoded", lambda code: pytest.fail("it was"))
+    monkeypatch.setattr("softmask.core.compact.decode", lambda code: pytest.fail("it was"))
     assert len(mask.parameters()) == 4
     assert "0.weight" in mask.importance
     assert "elsewhere" not in mask.importance

@@ -161,7 +161,7 @@ def test_what_one_process_cannot_measure_all_refuse(results: list[dict[str, Any]
 
 
 def test_no_batches_anywhere_is_an_error_everywhere(results: list[dict[str, Any]]) -> None:
-    assert all("no batches" in (of_rank["no batches"] or "") for of_rank in results)
+    assert all("no samples" in (of_rank["no batches"] or "") for of_rank in results)
 
 
 def test_masked_data_parallel_training_keeps_all_processes_alike(results: list[dict[str, Any]]) -> None:

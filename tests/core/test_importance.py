@@ -139,7 +139,7 @@ def test_fisher_reads_the_batches_once_and_needs_one() -> None:
 
     once = fisher_importance(backbone, iter(batches), loss)
     assert same(once, fisher_importance(backbone, batches, loss))
-    with pytest.raises(ValueError, match="no batches"):
+    with pytest.raises(ValueError, match="no samples"):
         fisher_importance(backbone, [], loss)
 
 

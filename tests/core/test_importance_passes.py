@@ -46,9 +46,9 @@ def test_fisher_refuses_what_is_not_finite() -> None:
 @pytest.mark.parametrize("batches", [[], iter([])])
 def test_no_batches_is_an_error(batches: object) -> None:
     mask = SoftMask(small_backbone())
-    with pytest.raises(ValueError, match="no batches"):
+    with pytest.raises(ValueError, match="no samples"):
         mask.consolidate(batches, nn.Linear(6, 3), [nn.Linear(6, 2)])
-    with pytest.raises(ValueError, match="no batches"):
+    with pytest.raises(ValueError, match="no samples"):
         cross_head_importance(Roundabout(nn.Linear(4, 2)), [], [nn.Linear(2, 2)])
     assert mask.mean() == 0
 

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from softmask import SoftMask
-from softmask.kernels import crossing
+from softmask.kernels import cross_head
 from tests.core.examples import Roundabout
 
 
@@ -64,7 +64,7 @@ def extra_copies(kind: type[nn.Sequential] | type[Roundabout], heads: int) -> fl
 
 @pytest.mark.parametrize("kind", [nn.Sequential, Roundabout])
 def test_a_few_copies_whatever_the_number_of_heads(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crossing, "SMALL", 0)  # a backbone as small as this one may take more
+    monkeypatch.setattr(cross_head, "SMALL", 0)  # a backbone as small as this one may take more
     few, many = extra_copies(kind, 4), extra_copies(kind, 24)
     assert many < few + 0.3
     assert 3 < many < 6.5

@@ -150,7 +150,7 @@ def test_nothing_is_lost_where_nothing_was_important() -> None:
 
 def test_a_lazy_backbone_is_told_to_see_a_batch_first() -> None:
     backbone = nn.Sequential(nn.LazyLinear(3))
-    with pytest.raises(ValueError, match="one batch first"):
+    with pytest.raises(ValueError, match="lazy"):
         SoftMask(backbone)
     backbone(torch.randn(2, 4))
     assert SoftMask(backbone).mean() == 0

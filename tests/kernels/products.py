@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from softmask.kernels import convolution, products, stages
+from softmask.kernels import convolution, layer_groups, products
 
 
 def both_routines(request: pytest.FixtureRequest) -> Iterator[bool]:
@@ -15,6 +15,6 @@ def both_routines(request: pytest.FixtureRequest) -> Iterator[bool]:
     if wanted and not products.has_onednn():
         pytest.skip("this build of torch has no oneDNN")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (products, convolution, stages):
+        for module in (products, convolution, layer_groups):
             patch.setattr(module, "prefers_onednn", lambda: wanted)
         yield wanted

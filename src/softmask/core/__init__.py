@@ -1,7 +1,14 @@
-"""The paper's mechanism, usable alone: needs torch and nothing else."""
+"""Importance and soft-masking (Konishi et al., ICML 2023, equations 1 to 7) for any training loop; torch alone."""
 
 from softmask.core.answers import KeepAnswers
-from softmask.core.importance import cross_head_importance, fisher_importance, gradient_importance, importance_of
+from softmask.core.importance import (
+    TaskImportance,
+    cross_head_importance,
+    fisher_importance,
+    gradient_importance,
+    importance_of,
+    task_importance,
+)
 from softmask.core.mask import SoftMask
 from softmask.core.protect import protect
 from softmask.core.statistics import freeze_running_statistics
@@ -11,10 +18,12 @@ __all__ = [
     "KeepAnswers",
     "SoftMask",
     "SubspaceMask",
+    "TaskImportance",
     "cross_head_importance",
     "fisher_importance",
     "freeze_running_statistics",
     "gradient_importance",
     "importance_of",
     "protect",
+    "task_importance",
 ]

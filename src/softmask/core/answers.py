@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softmask.core.heads import Heads, frozen_copy, one_or_many, rebuilt_heads
-from softmask.core.importance import undisturbed
+from softmask.core.importance import preserved_state
 from softmask.core.parameters import unwrapped
 from softmask.core.recorded import RecordedAnswers
 
@@ -212,7 +212,7 @@ class KeepAnswers:
         if not any(modes):
             return False
         if modes not in self._second_pass:
-            with undisturbed(inner):
+            with preserved_state(inner):
                 random = _random_state(self._device())
                 training = self.forward(inner, x)
                 drew = not torch.equal(random, _random_state(self._device()))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence, Set
-from types import FrameType, TracebackType
+from functools import wraps
+from types import FrameType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -76,6 +77,8 @@ class MaskedSteps:
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
+        self._unguarded, self._guarded = vars(optimizer).get("step"), self._guarded_step()
+        optimizer.step = self._guarded  # type: ignore[method-assign]
         mask.attached.add(optimizer)
 
     def remove(self) -> None:
@@ -84,6 +87,10 @@ class MaskedSteps:
             return  # a later attachment to the same optimizer is not this handle's business
         for hook in self._hooks:
             hook.remove()
+        if vars(self.optimizer).get("step") is self._guarded:  # else somebody, as a scheduler, has wrapped it since
+            del self.optimizer.step
+            if self._unguarded is not None:
+                self.optimizer.step = self._unguarded  # type: ignore[method-assign]
         self._hooks, self._outermost = [], None
         self.mask.attached.discard(self.optimizer)
 
@@ -109,9 +116,10 @@ class MaskedSteps:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._inside_a_step():
             return None
-        self._stepped, self._remembers = True, not self._scales_gradients()
-        if self._remembers:
+        self._stepped, self._remembers = True, False
+        if not self._scales_gradients():
             self._remember()
+            self._remembers = True
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
@@ -125,9 +133,29 @@ class MaskedSteps:
             if sys._getframe(1) is not self._outermost:
                 return
             self._outermost = None
+        self._mask_remembered()
+
+    def _mask_remembered(self) -> None:
         if self._remembers:
+            self._remembers = False
             with torch.no_grad():
                 self._mask_update()
+
+    def _guarded_step(self) -> Any:
+        """The optimizer's `step`; one that raises half-way is masked at once, since no post hook follows it."""
+        unguarded = self.optimizer.step
+
+        @wraps(unguarded)
+        def step(_: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return unguarded(*args, **kwargs)
+            try:
+                return unguarded(*args, **kwargs)
+            except BaseException:
+                self._mask_remembered()
+                raise
+
+        return MethodType(step, self.optimizer)  # schedulers expect a bound method
 
     def _remember(self) -> None:
         raise NotImplementedError

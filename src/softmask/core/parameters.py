@@ -1,4 +1,4 @@
-"""Which parameters of a module are meant, and under which names."""
+"""The parameters of a module, under names that do not depend on wrappers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-# What torch.compile, data parallelism, FSDP and activation checkpointing put into the names of parameters.
+# Name parts that torch.compile, data parallelism, FSDP and activation checkpointing add.
 WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
@@ -27,7 +27,7 @@ def named_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Parameters by names that do not depend on wrappers; tied ones once, under their first name."""
     found = dict(unwrapped(module).named_parameters())
     plain = {".".join(part for part in name.split(".") if part not in WRAPPERS): p for name, p in found.items()}
-    return plain if len(plain) == len(found) else found  # a module that calls its own parts so keeps its names
+    return plain if len(plain) == len(found) else found  # a module whose own parts have such names keeps them
 
 
 def named_trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -35,11 +35,11 @@ def named_trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def require_maskable(parameters: Mapping[str, nn.Parameter]) -> None:
-    """Eq. 3 ranks real numbers. What is frozen is not ranked."""
-    if strange := [name for name, p in parameters.items() if p.requires_grad and p.is_complex()]:
-        raise TypeError(f"complex parameters cannot be soft-masked: {', '.join(strange)}")
+    """Eq. 3 ranks real numbers; frozen parameters are not ranked."""
+    if complex_names := [name for name, p in parameters.items() if p.requires_grad and p.is_complex()]:
+        raise TypeError(f"complex parameters cannot be soft-masked: {', '.join(complex_names)}")
     if lazy := [name for name, p in parameters.items() if is_lazy(p)]:
-        raise ValueError(f"parameters without a shape yet: {', '.join(lazy)}; let the module see one batch first")
+        raise ValueError(f"lazy parameters without a shape: {', '.join(lazy)}; run one batch through the module first")
 
 
 def parameters_of(owner: nn.Module | Iterable[nn.Parameter] | None) -> list[nn.Parameter]:
@@ -49,12 +49,12 @@ def parameters_of(owner: nn.Module | Iterable[nn.Parameter] | None) -> list[nn.P
     if isinstance(owner, nn.Module):
         return list(owner.parameters())
     found = [owner] if isinstance(owner, nn.Parameter) else list(owner)
-    if strange := [type(each).__name__ for each in found if not isinstance(each, Tensor)]:
-        raise TypeError(f"a head is a module, or its parameters one by one, not something with a {strange[0]} in it")
+    if wrong := [type(each).__name__ for each in found if not isinstance(each, Tensor)]:
+        raise TypeError(f"a head must be a module or an iterable of parameters; found a {wrong[0]}")
     return found
 
 
 def modules_behind(functions: Iterable[object]) -> list[nn.Module]:
-    """Those that are called themselves or through one of their methods."""
+    """The modules among callables, called themselves or through one of their methods."""
     behind = [getattr(function, "__self__", function) for function in functions]
     return [module for module in behind if isinstance(module, nn.Module)]

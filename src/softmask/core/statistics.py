@@ -16,10 +16,10 @@ def unprotected_statistics(module: nn.Module) -> list[str]:
 
 
 def freeze_running_statistics(module: nn.Module) -> list[RemovableHandle]:
-    """From now on normalise with the statistics seen so far, in training too; a later `.train()` does not undo it.
+    """From now on normalise with the current running statistics, in training too; a later `.train()` does not undo it.
 
-    Meant for the moment after the first task. Each handle's `remove()` lets its layer follow the data again. What was
-    compiled before knows nothing of it, so all compiled code is made anew.
+    Call it after the first task. Each handle's `remove()` lets its layer follow the data again. Resets torch.compile's
+    caches, since code compiled before would still update the statistics.
     """
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()

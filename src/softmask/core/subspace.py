@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from softmask.core.attachment import MaskedSteps, held_by
 from softmask.core.directions import RULES, Projection, taken, with_task
-from softmask.core.importance import undisturbed
+from softmask.core.importance import preserved_state
 from softmask.core.layer_inputs import Layer, Meets, entries_of, layers_of, observed
 from softmask.core.moving import Moving, MovingEntries, MovingLayer
 from softmask.core.parameters import named_trainable, parameters_of, require_maskable, unwrapped
@@ -194,7 +194,7 @@ class SubspaceMask:
         meets = {
             m: known for m, of in self._meets.items() if (known := [(r, each) for r, each in of if each.name in sums])
         }
-        with undisturbed(inner), torch.no_grad(), observed(meets, lambda each, rows: sums[each.name].add(rows)):
+        with preserved_state(inner), torch.no_grad(), observed(meets, lambda each, rows: sums[each.name].add(rows)):
             inner.eval()
             for batch in batches:
                 _run(inner, batch)

@@ -1,4 +1,4 @@
-"""A backbone seen as a chain of standard layers, and how much of an image can reach its output."""
+"""A backbone as a chain of standard layers, and the part of an image that its output depends on."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Plain(Protocol):
 
 def plain_chain(module: nn.Module) -> list[nn.Module] | None:
     """The standard layers that `module` is made of, in order; None if there is anything else in it."""
-    if is_changed(module):
+    if is_patched(module):
         return None
     if type(module) in PLAIN_LAYERS:
         return None if getattr(module, "return_indices", False) else [module]
     if isinstance(module, Plain):
         parts = module.plain_layers()
-        if any(is_changed(child) for child in module.modules()):
+        if any(is_patched(child) for child in module.modules()):
             return None
     elif isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         parts = list(module)
@@ -40,9 +40,9 @@ def plain_chain(module: nn.Module) -> list[nn.Module] | None:
     return [layer for chain in chains if chain is not None for layer in chain]
 
 
-def is_changed(module: nn.Module) -> bool:
-    """Whether something was hung into this module, or its own forward replaced: then it may give or take anything, as
-    spectral and weight norms, monkey-patched adapters and masked gradients do."""
+def is_patched(module: nn.Module) -> bool:
+    """Whether the module has hooks or a replaced forward, and so may compute anything: spectral and weight norm,
+    monkey-patched adapters and masked gradients work this way."""
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
     own = module._parameters.values()
     return any(hooks) or "forward" in vars(module) or any(p is not None and p._backward_hooks for p in own)
@@ -65,9 +65,9 @@ class Window(NamedTuple):
 
     def positions(self, size: int) -> int:
         """How many outputs an input of this size gives."""
-        room = size + self.before + self.after - self.reach - 1
-        count = max(0, (-(-room // self.stride) if self.ceil else room // self.stride) + 1)
-        # Of windows that are not full, one that would start in the padding at the end is not taken.
+        free = size + self.before + self.after - self.reach - 1
+        count = max(0, (-(-free // self.stride) if self.ceil else free // self.stride) + 1)
+        # As torch does: a partial window that would start in the padding at the end is left out.
         return count - 1 if self.ceil and (count - 1) * self.stride >= size + self.before else count
 
     def positions_within(self, entries: int) -> int:
@@ -76,10 +76,10 @@ class Window(NamedTuple):
 
 
 def needed_input(chain: Sequence[nn.Module], height: int, width: int) -> tuple[int, int]:
-    """The rows and columns, from the top left, that are enough for exactly the same output.
+    """The number of rows and columns, from the top left, that give exactly the same output.
 
-    Strides and pools that round down leave out what does not fill a window. Where padding at the end would take the
-    place of something that mattered, no crop is made.
+    Strides and pools that round down ignore what does not fill a window. Where padding at the end would replace pixels
+    that matter, nothing is cropped.
     """
     return _needed(_windows(chain, 0), height, "height"), _needed(_windows(chain, 1), width, "width")
 
@@ -89,7 +89,7 @@ def _needed(windows: Sequence[Window] | None, size: int, name: str) -> int:
         return size
     sizes = _sizes(windows, size)
     if sizes[-1] < 1:
-        raise ValueError(f"an image of {name} {size} is too small: the layers' windows shrink it to nothing")
+        raise ValueError(f"an image of {name} {size} is too small: nothing is left after the layers' windows")
     return next((crop for crop in range(1, size) if _keeps_output(windows, crop, sizes)), size)
 
 
@@ -101,7 +101,7 @@ def _sizes(windows: Sequence[Window], size: int) -> list[int]:
 
 
 def _keeps_output(windows: Sequence[Window], crop: int, sizes: Sequence[int]) -> bool:
-    """Whether the crop leaves some layer's whole output, and so all that follows from it, as it was."""
+    """Whether some layer's whole output, and so everything after it, is unchanged by the crop."""
     size = same = crop
     for window, full in zip(windows, sizes[1:], strict=True):
         size, same = window.positions(size), window.positions_within(same)

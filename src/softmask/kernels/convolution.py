@@ -1,4 +1,4 @@
-"""A convolution whose weight gradient is one product of matrices, as a CPU likes it."""
+"""A convolution whose weight gradient is a single matrix product, which is fast on a CPU."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from softmask.kernels.products import prefers_onednn
 class Convolution(nn.Conv2d):
     """`nn.Conv2d`, with the same values and gradients to rounding.
 
-    On a CPU without AVX-512 torch's own gradient of the weights runs at a half to two thirds of the speed of a matrix
-    product. Laying out what each output position reads costs little, and then that gradient is a single product.
+    On a CPU without AVX-512 torch's own weight gradient runs at a half to two thirds of the speed of a matrix product.
+    Laying out the patches that the output positions read costs little, and then that gradient is a single product.
     """
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -44,22 +44,22 @@ class _Convolve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        below = gradient_below(gradient, x, weight, *ctx.geometry) if ctx.needs_input_grad[0] else None
+        for_input = input_gradient(gradient, x, weight, *ctx.geometry) if ctx.needs_input_grad[0] else None
         for_weight = weight_gradient(gradient, x, weight, *ctx.geometry) if ctx.needs_input_grad[1] else None
         for_bias = gradient.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
-        return below, for_weight, for_bias, None, None, None
+        return for_input, for_weight, for_bias, None, None, None
 
 
 def weight_gradient(gradient: Tensor, given: Tensor, weight: Tensor, *geometry: tuple[int, ...]) -> Tensor:
     """From the gradient of a convolution's output to that of its weight."""
     if prefers_onednn():
         return _backward(gradient, given, weight, geometry, (False, True, False))[1]
-    taps = as_rows(gradient).t() @ reads(given, weight.shape[2:], *geometry)
+    taps = as_rows(gradient).t() @ patches_of(given, weight.shape[2:], *geometry)
     return taps.view(len(weight), *weight.shape[2:], -1).permute(0, 3, 1, 2)
 
 
 def geometry(layer: nn.Conv2d) -> tuple[tuple[int, ...], ...]:
-    """Stride, padding and dilation of a layer whose padding is given in numbers."""
+    """Stride, padding and dilation of a layer with numeric padding."""
     assert not isinstance(layer.padding, str)
     return layer.stride, layer.padding, layer.dilation
 
@@ -69,7 +69,7 @@ def as_rows(image: Tensor) -> Tensor:
     return image.permute(0, 2, 3, 1).reshape(-1, image.size(1))
 
 
-def gradient_below(
+def input_gradient(
     gradient: Tensor,
     given: Tensor,
     weight: Tensor,
@@ -84,20 +84,20 @@ def gradient_below(
 def _backward(
     gradient: Tensor, given: Tensor, weight: Tensor, geometry: tuple[tuple[int, ...], ...], wanted: tuple[bool, ...]
 ) -> tuple[Tensor, ...]:
-    """torch's own: the gradients of input, weight and bias that are wanted."""
+    """torch's own gradients of input, weight and bias, as far as they are wanted."""
     whole = (*geometry, False, (0, 0), 1)
     gradients: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(gradient, given, weight, None, *whole, wanted)
     return gradients
 
 
-def reads(
+def patches_of(
     given: Tensor,
     kernel: tuple[int, ...],
     stride: tuple[int, ...],
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> Tensor:
-    """What each output position of a convolution reads, a row each: kernel row, kernel column, channel."""
+    """The patch that each output position of a convolution reads, one row each: kernel row, kernel column, channel."""
     (tall, wide), (down, across), (row_gap, column_gap), (height, width) = kernel, stride, dilation, padding
     if height or width:
         given = F.pad(given, (width, width, height, height))

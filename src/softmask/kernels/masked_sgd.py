@@ -1,4 +1,4 @@
-"""Stochastic gradient descent in which every parameter may be held back, in one pass over memory."""
+"""Stochastic gradient descent with a factor for every parameter, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MaskedSGD(Optimizer):
         update_scale: Mapping[Tensor, Scale] | None = None,
     ) -> None:
         if lr < 0:
-            raise ValueError(f"a learning rate is not negative: {lr}")
+            raise ValueError(f"the learning rate must not be negative: {lr}")
         super().__init__(params, {"lr": lr})
         known = {parameter for group in self.param_groups for parameter in group["params"]}
         self._scales: dict[Tensor, Tensor] = {}
@@ -49,7 +49,7 @@ class MaskedSGD(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update; `closure` may compute the loss and its gradients anew."""
+        """One update; `closure` may recompute the loss and its gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

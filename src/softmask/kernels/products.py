@@ -1,8 +1,8 @@
-"""Which routine multiplies quickest on this processor; every one gives the same numbers to rounding.
+"""The fastest matrix product on this processor; all routines agree to rounding.
 
-Measured with batches of 64 (`make bench NAME=products`): on a CPU with AVX-512, oneDNN is quicker than torch's own
-float32 products of a batch with a weight, and than a convolution's weight gradient as one product. With AVX2 alone
-that one product is the quicker; linear layers were not measured there, and stay torch's own.
+Measured with batches of 64 (`make bench NAME=products`): on a CPU with AVX-512, oneDNN is faster than torch's own
+float32 product of a batch with a weight, and than a convolution's weight gradient as one product. With AVX2 alone
+that one product is faster; linear layers were not measured there and use torch's own routine.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ PREFERS_ONEDNN = torch.backends.cpu.get_cpu_capability() == "AVX512" and has_one
 
 
 def prefers_onednn() -> bool:
-    """Whether this processor has the wide vectors that oneDNN makes the most of, and this torch has oneDNN."""
+    """Whether this processor has AVX-512, where oneDNN is faster, and this build of torch has oneDNN."""
     return PREFERS_ONEDNN
 
 
 def suits_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether `x` times `weight` is a product of a batch with a matrix that oneDNN should make."""
+    """Whether oneDNN should compute the product of this batch with this weight."""
     floats = x.dtype == weight.dtype == torch.float32
     on_cpu = x.device.type == "cpu" and weight.device.type == "cpu"
     return prefers_onednn() and floats and on_cpu and x.dim() == 2 and x.numel() > 0 and x.layout == torch.strided
 
 
-def through_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.t() + bias`, outside of autograd."""
     if not suits_onednn(x, weight):
         return torch.nn.functional.linear(x, weight, bias)
-    # It takes inputs and weights as they lie in memory, but a bias as if it had no gaps.
+    # It respects the strides of inputs and weights, but reads a bias as if it were contiguous.
     added = None if bias is None else bias.contiguous()
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, added, "none", [], "")
     return product
 
 
-def below_linear(gradient: Tensor, weight: Tensor) -> Tensor:
+def linear_backward(gradient: Tensor, weight: Tensor) -> Tensor:
     """`gradient @ weight`, from the gradient of a linear layer's output to that of its input; outside of autograd."""
-    return through_linear(gradient, weight.t())
+    return linear_forward(gradient, weight.t())

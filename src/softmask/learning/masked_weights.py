@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from softmask.kernels.random_drop import where_above
+from softmask.kernels.dropout import where_above
 from softmask.learning.networks import Backbone
 
 BYTE = 8

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from softmask.kernels.chain import needed_input
 from softmask.kernels.convolution import Convolution
+from softmask.kernels.dropout import dropped_levels, relu_dropout, relu_dropout_pool
 from softmask.kernels.linear import Linear
-from softmask.kernels.random_drop import dropped_levels
-from softmask.kernels.relu_dropout import relu_dropout, relu_dropout_pool
 
 RESNET_CHANNELS = (64, 128, 256, 512)
 MOST_GROUPS = 32  # as the authors of group normalisation advise

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from softmask.kernels.random_drop import where_above
+from softmask.kernels.dropout import where_above
 from softmask.learning.networks import Backbone
 
 

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from softmask.learning import Cost, Scenario, Task, register, require_above_zero, require_not_negative, search
-from softmask.learning.parts.importance import task_importance
 from softmask.methods.ewc import EWC
-from softmask.methods.spg import SPG
+from softmask.methods.spg import SPG, measure_importance
 
 
 @register("ewc-gi")
@@ -50,7 +49,7 @@ class EWCGI(EWC):
 
     def measure(self, task: Task) -> dict[str, Tensor]:
         old_heads = [self.heads[index] for index in range(task.id)]
-        return task_importance(self, task, old_heads, dropout=self.settings.importance_dropout).combined()
+        return measure_importance(self, task, old_heads, dropout=self.settings.importance_dropout).combine_()
 
     def merged(self, old: Tensor, new: Tensor, past_tasks: int) -> Tensor:
         """Eq. 5."""

@@ -13,17 +13,16 @@ Cost: a step costs 1 % more; task k ends with up to k + 1 passes over its data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from softmask.core import SoftMask
+from softmask.core import SoftMask, TaskImportance, task_importance
 from softmask.learning import Cost, Facts, Method, Scenario, Task, blocked_shares, register
 from softmask.learning.capacity import cross_head_facts
-from softmask.learning.parts.importance import Importances, task_importance
 
 
 @register("spg")
@@ -62,14 +61,16 @@ class SPG(Method):
     def end_task(self, task: Task) -> Facts:
         found = self.measure(task)
         facts = cross_head_facts(found.own, found.cross, self.mask.importance)
-        self.mask.update(found.combined())
+        self.mask.update(found.combine_())
         masks = {name: self.mask.effective(importance) for name, importance in self.mask.importance.items()}
         return {"importance_mean": self.mask.mean(), "blocked": blocked_shares(masks), **facts}
 
-    def measure(self, task: Task) -> Importances:
-        """Eq. 1-4, through the head of this task and through those of earlier ones."""
-        old = [self.heads[index] for index in range(task.id)]
-        return task_importance(self, task, old, dropout=self.settings.importance_dropout)
+    def measure(self, task: Task) -> TaskImportance:
+        return measure_importance(self, task, self.old_heads(task), dropout=self.settings.importance_dropout)
+
+    def old_heads(self, task: Task) -> Sequence[nn.Module]:
+        """The heads for cross-head importance: those of all earlier tasks."""
+        return [self.heads[index] for index in range(task.id)]
 
     def get_extra_state(self) -> dict[str, Any]:
         return self.mask.state_dict()
@@ -83,3 +84,12 @@ class SPG(Method):
         # Old heads share a forward pass, a third of an epoch; each adds 0.3 (its last layer is in closed form).
         passes = tasks + (tasks - 1) / 3 + 0.3 * tasks * (tasks - 1) / 2
         return Cost(step=1.01, task_end_passes=passes, kept_copies=1, note="task ends grow with the number of heads")
+
+
+def measure_importance(method: Method, task: Task, old_heads: Sequence[nn.Module], *, dropout: bool) -> TaskImportance:
+    """Eq. 1-4 as `SoftMask.consolidate` measures them, under draws that depend on the method and the task alone."""
+    with method.own_randomness(task):
+        method.train(dropout)
+        found = task_importance(method.backbone, task.train, method.heads[task.id], old_heads)
+        method.eval()
+    return found

@@ -18,9 +18,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from softmask.core import importance_of
+from softmask.core import TaskImportance, importance_of
 from softmask.learning import Cost, Scenario, Task, register, require_above_zero
-from softmask.learning.parts.importance import Importances
 from softmask.methods.ewc import EWC, task_fisher
 from softmask.methods.spg import SPG
 
@@ -40,10 +39,10 @@ class SPGFI(SPG):
         def __post_init__(self) -> None:
             require_above_zero(self, "fisher_batch")
 
-    def measure(self, task: Task) -> Importances:
+    def measure(self, task: Task) -> TaskImportance:
         settings = self.settings
         fisher = task_fisher(self, task, settings.fisher_batch, dropout=settings.importance_dropout)
-        return Importances({name: squashed(tensor, settings.squashing) for name, tensor in fisher.items()}, {})
+        return TaskImportance({name: squashed(tensor, settings.squashing) for name, tensor in fisher.items()}, {})
 
     @classmethod
     def cost(cls, scenario: Scenario) -> Cost:

@@ -8,8 +8,11 @@ Departures: dropout rates are those of SPG, so that only the mechanism differs.
 Cost: as SPG, but a task ends with a single pass over its data.
 """
 
+from collections.abc import Sequence
+
+from torch import nn
+
 from softmask.learning import Cost, Scenario, Task, register
-from softmask.learning.parts.importance import Importances, task_importance
 from softmask.methods.spg import SPG
 
 
@@ -17,8 +20,8 @@ from softmask.methods.spg import SPG
 class SPGWithoutCrossHeadImportance(SPG):
     title = "SPG (w/o CHI)"
 
-    def measure(self, task: Task) -> Importances:
-        return task_importance(self, task, [], dropout=self.settings.importance_dropout)
+    def old_heads(self, task: Task) -> Sequence[nn.Module]:
+        return []
 
     @classmethod
     def cost(cls, scenario: Scenario) -> Cost:

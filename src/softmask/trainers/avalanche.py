@@ -5,7 +5,7 @@
     for experience in benchmark.train_stream:
         strategy.train(experience)
 
-A model with task labels (Avalanche's `MultiTaskModule`) is asked through the heads of earlier tasks too (eq. 2).
+For a model with task labels (Avalanche's `MultiTaskModule`), cross-head importance is measured too (eq. 2).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from softmask.core.attachment import Attachment
 
 
 class SoftMaskPlugin(SupervisedPlugin):
-    """Protects earlier experiences while a strategy trains; measures what the new one needs when it ends."""
+    """Protects earlier experiences while a strategy trains; measures the importance to the new one when it ends."""
 
     def __init__(self, mask: SoftMask, scale: Literal["auto", "gradient", "update"] = "auto") -> None:
         super().__init__()

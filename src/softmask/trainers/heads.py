@@ -1,17 +1,16 @@
-"""The heads of earlier tasks, kept by a callback so that cross-head importance (eq. 2) can ask them."""
+"""The heads of earlier tasks, which a callback keeps for cross-head importance (eq. 2)."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from torch import Tensor, nn
 
 
 class KeptHeads:
-    """Copies of the module that is called `name` in a model, one for each task that was learned."""
+    """Copies of the module called `name` in a model, one for each task learned so far."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -24,22 +23,22 @@ class KeptHeads:
         except AttributeError:
             known = ", ".join(name for name, _ in model.named_children())
             raise ValueError(
-                f"{type(model).__name__} has no part {self.name!r} to be the head; it has {known}"
+                f"{type(model).__name__} has no module {self.name!r} to use as the head; it has {known}"
             ) from None
 
     def keep(self, model: nn.Module) -> None:
         self.modules.append(copy.deepcopy(self.current(model)).requires_grad_(False))
 
     def states(self) -> list[Mapping[str, Tensor]]:
-        """What is to be saved: also of heads that were loaded and wait for a model to be made for."""
+        """The states to save, including those that were loaded and not yet rebuilt."""
         return [head.state_dict() for head in self.modules] if self._loaded is None else self._loaded
 
     def load(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Takes the place of what is kept, as soon as there is a model: no heads, too, are what was saved."""
+        """Replaces all heads, also by none; they are built as soon as there is a model."""
         self._loaded = list(states)
 
     def rebuild(self, model: nn.Module) -> None:
-        """What was loaded, as heads like the current one; linear ones may have other sizes."""
+        """Builds the loaded heads as copies of the current one; linear heads may have other sizes."""
         if self._loaded is None:
             return
         states, self.modules = self._loaded, []
@@ -59,7 +58,7 @@ class KeptHeads:
 
     @contextmanager
     def in_place(self, model: nn.Module, head: nn.Module) -> Iterator[None]:
-        """An old head where the current one is."""
+        """Puts an old head in place of the current one."""
         current = self.current(model)
         owner, _, last = self.name.rpartition(".")
         setattr(model.get_submodule(owner), last, head)
@@ -67,10 +66,3 @@ class KeptHeads:
             yield
         finally:
             setattr(model.get_submodule(owner), last, current)
-
-
-def first_tensor(output: Any) -> Any:
-    """The logits of a model's answer, whatever it is wrapped in."""
-    if hasattr(output, "logits"):
-        return output.logits
-    return output[0] if isinstance(output, tuple) else output

@@ -22,12 +22,11 @@ from softmask.trainers.heads import KeptHeads
 
 
 class SoftMaskCallback(Callback):
-    """Protects earlier tasks while a Trainer fits; measures what the new one needs when it ends.
+    """Protects earlier tasks while a Trainer fits; measures the importance to the new task when fitting ends.
 
-    Batches are `(x, y)`, and `loss(head(backbone(x)), y)` is what importance is measured by. Use one callback for all
-    tasks: it keeps a copy of each task's head (`heads`). Importance and these heads go into Lightning's checkpoints by
-    themselves; those that are written while a task is fitted do not know it yet, `trainer.save_checkpoint` after `fit`
-    does.
+    Batches are `(x, y)`, and importance is measured with `loss(head(backbone(x)), y)`. Use one callback for all tasks:
+    it keeps a copy of each task's head (`heads`). Lightning's checkpoints contain importance and these heads. Those
+    written while a task is fitted do not include that task yet; `trainer.save_checkpoint` after `fit` does.
     """
 
     def __init__(
@@ -79,9 +78,9 @@ class SoftMaskCallback(Callback):
 
 
 class _OnDevice:
-    """The training batches as the Trainer hands them to the module, as often as they are asked for.
+    """The training batches as the Trainer passes them to the module; can be iterated again.
 
-    As many as an epoch has; of a stream, whose end may never come, as many as there were steps.
+    As many as an epoch has; of a stream, which may be endless, as many as there were steps.
     """
 
     def __init__(self, trainer: Trainer, module: LightningModule) -> None:
@@ -90,7 +89,7 @@ class _OnDevice:
     def __iter__(self) -> Iterator[Any]:
         loader, count = self.trainer.train_dataloader, self.trainer.num_training_batches
         most = int(count) if count != float("inf") else self.trainer.global_step
-        for batch in islice(() if loader is None else loader, most):  # a loader without a length has no truth either
+        for batch in islice(() if loader is None else loader, most):  # not `loader or ()`: a loader may have no length
             converted = self.trainer.precision_plugin.convert_input(batch)
             prepared = self.module.on_before_batch_transfer(converted, 0)
             moved = self.module.transfer_batch_to_device(prepared, self.module.device, 0)

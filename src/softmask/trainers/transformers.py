@@ -4,32 +4,38 @@ callback = SoftMaskCallback(SoftMask(model.bert), head="classifier")
 for dataset in tasks:
     model.classifier = torch.nn.Linear(...)                    # a new head for each task
     Trainer(model, args, train_dataset=dataset, callbacks=[callback]).train()
-torch.save(callback.state_dict(), "softmask.pt")               # the Trainer's checkpoints do not hold it
+torch.save(callback.state_dict(), "softmask.pt")               # to continue with the next task in another process
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from softmask.core import SoftMask, gradient_importance
 from softmask.core.attachment import Attachment
-from softmask.trainers.heads import KeptHeads, first_tensor
+from softmask.trainers.heads import KeptHeads
+
+FILE = "softmask.pt"
 
 
 class SoftMaskCallback(TrainerCallback):
-    """Protects earlier tasks while a Trainer trains; measures what the new one needs when it ends.
+    """Protects earlier tasks while a Trainer trains; measures the importance to the new task when training ends.
 
     Use one callback for all tasks: it keeps a copy of each task's head (`heads`), which cross-head importance needs and
-    with which old tasks are evaluated. These and the importance are not in the Trainer's checkpoints: keep
-    `state_dict()` after each task, and load it into the callback of another day's process before it trains. `head`
-    names the head inside the model. `batches` limits how many batches importance is measured on: all of
-    an epoch by default, of a stream as many as were trained on. Dropout is on, as in training.
+    with which old tasks are evaluated. The Trainer's checkpoints hold importance and heads of the earlier tasks, and
+    resuming from one restores them. Save `state_dict()` after each task, and load it into the callback of another
+    process before the next task. `head` names the head inside the model. `batches` limits the batches that importance
+    is measured on: by default one epoch, of a stream as many as were trained on. Dropout is on, as in training.
     """
 
     def __init__(
@@ -42,6 +48,7 @@ class SoftMaskCallback(TrainerCallback):
         self.mask, self.scale, self.batches = mask, scale, batches
         self.kept = KeptHeads(head)
         self._attachment: Attachment | None = None
+        self._loaded = False
 
     @property
     def heads(self) -> list[nn.Module]:
@@ -52,9 +59,31 @@ class SoftMaskCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.release()
+        if state.global_step > 0:
+            self._restore(args, state)
         self.kept.rebuild(kwargs["model"])
         head = self.kept.current(kwargs["model"])
         self._attachment = self.mask.attach(kwargs["optimizer"], head=head, scale=self.scale)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Adds importance and old heads to the checkpoint that the Trainer has just written."""
+        folder = _checkpoint(args, state)
+        if state.is_world_process_zero and folder.is_dir():
+            torch.save(self.state_dict(), folder / f"{FILE}.tmp")
+            os.replace(folder / f"{FILE}.tmp", folder / FILE)
+
+    def _restore(self, args: TrainingArguments, state: TrainerState) -> None:
+        """From the checkpoint that the Trainer resumes from; without it the old tasks would be unprotected."""
+        given = args.resume_from_checkpoint
+        folders = [Path(given)] if isinstance(given, str) and Path(given).is_dir() else []
+        files = [folder / FILE for folder in (*folders, _checkpoint(args, state))]
+        if found := next((file for file in files if file.is_file()), None):
+            self.load_state_dict(torch.load(found, map_location="cpu", weights_only=True))
+        elif not self._loaded and not self.heads:
+            raise FileNotFoundError(
+                f"training resumes at step {state.global_step}, but there is no {files[-1]}: load the state of this "
+                "callback before train(), with callback.load_state_dict(torch.load(...))"
+            )
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -63,7 +92,7 @@ class SoftMaskCallback(TrainerCallback):
         model, loader = kwargs["model"], kwargs["train_dataloader"]
         losses: list[Callable[[Any, Any], Tensor]] = [lambda batch, _: model(**batch).loss]
         losses += [self._through(model, head) for head in self.heads]
-        # The end of a stream may never come.
+        # A stream may be endless.
         steps = None if hasattr(loader, "__len__") else state.global_step * args.gradient_accumulation_steps
         most = steps if self.batches is None else self.batches
         with _training(model):
@@ -71,7 +100,7 @@ class SoftMaskCallback(TrainerCallback):
         self.kept.keep(model)
 
     def release(self) -> None:
-        """Let the optimizer go; needed by hand only after a training that was broken off."""
+        """Detach from the optimizer; only needed after a training that raised an error."""
         if self._attachment is not None:
             self._attachment.remove()
             self._attachment = None
@@ -83,6 +112,7 @@ class SoftMaskCallback(TrainerCallback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.mask.load_state_dict(state["mask"])
         self.kept.load(state["heads"])
+        self._loaded = True
 
     def _through(self, model: nn.Module, head: nn.Module) -> Callable[[Any, Any], Tensor]:
         """Eq. 2 for an old head: the sum of its logits; labels are not used."""
@@ -90,15 +120,25 @@ class SoftMaskCallback(TrainerCallback):
         def loss(batch: Mapping[str, Any], _: Any) -> Tensor:
             with self.kept.in_place(model, head):
                 inputs = {name: value for name, value in batch.items() if name not in ("labels", "label")}
-                total: Tensor = first_tensor(model(**inputs)).sum()
+                total: Tensor = _logits(model(**inputs)).sum()
                 return total
 
         return loss
 
 
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(args.output_dir or ".") / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+
+
+def _logits(output: Any) -> Any:
+    if hasattr(output, "logits"):
+        return output.logits
+    return output[0] if isinstance(output, tuple) else output
+
+
 @contextmanager
 def _training(model: nn.Module) -> Iterator[None]:
-    """As the Trainer trains, with dropout, whether or not an evaluation came last; afterwards as before."""
+    """In train mode, as the Trainer trains, even if an evaluation came last; the modes are restored afterwards."""
     modes = [(part, part.training) for part in model.modules()]
     model.train()
     try:
@@ -109,7 +149,7 @@ def _training(model: nn.Module) -> Iterator[None]:
 
 
 class _Pairs:
-    """A loader of dictionaries as `(x, y)` batches that may be gone through again."""
+    """A loader of dictionaries as `(x, y)` batches that can be iterated again."""
 
     def __init__(self, loader: Iterable[Any], most: int | None) -> None:
         self.loader, self.most = loader, most

@@ -1,14 +1,18 @@
-"""Standardising gradients (eq. 3) in place, and many at once where they differ only by a factor per row."""
+"""Eq. 3: standardising the gradient of one parameter tensor, and of many heads at once in closed form."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-ROWS_AT_ONCE = 32  # few enough to stay in a processor's cache while all heads are gone through
-NUMBERS_AT_ONCE = 2**16
+ROWS_AT_ONCE = 32  # few enough to stay in a processor's cache while all heads are visited
+ENTRIES_AT_ONCE = 2**16
+
+Range = Callable[[Tensor], tuple[Tensor, Tensor]]
+Moments = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def require_finite(name: str, *values: Tensor) -> None:
@@ -18,24 +22,33 @@ def require_finite(name: str, *values: Tensor) -> None:
         )
 
 
-def standardised_(gradient: Tensor, name: str) -> Tensor:
-    """Eq. 3 in place; a gradient without spread ranks nothing, so it gives zero."""
-    low, high = gradient.aminmax()
-    require_finite(name, low, high)
+def standardise_(gradient: Tensor, std_mean: Moments = torch.std_mean, value_range: Range = torch.aminmax) -> Tensor:
+    """Eq. 3 in place, in float32: `(gradient - mean) / std`, with the unbiased std that the authors use.
+
+    A gradient without spread ranks no parameter above another, so it gives zero. `std_mean` and `value_range` reduce
+    the whole tensor; a caller that holds one shard of it, or has a faster reduction, passes its own.
+    """
+    low, high = value_range(gradient)
     if low == high:
         return gradient.zero_()
-    # To the range from 0 to 1 first (eq. 3 depends neither on scale nor on shift): no square leaves float32's range,
-    # and a small spread far from zero is not lost.
+    # Eq. 3 depends neither on scale nor on shift. Dividing by the largest entry keeps the squares within float32's
+    # range; mapping the entries to 0..1 keeps a small spread far from zero from being lost in rounding.
     largest = torch.maximum(high, -low)
-    gradient.div_(largest).sub_(low / largest).div_(high / largest - low / largest)
-    gradient.sub_(gradient.mean())
-    # In blocks, for no copy of the whole; torch's `std` takes five times longer on a CPU.
-    squares = sum(block.square().sum() for block in gradient.view(-1).split(NUMBERS_AT_ONCE))
-    return gradient.div_((torch.as_tensor(squares) / (gradient.numel() - 1)).sqrt())
+    low, high = low / largest, high / largest
+    gradient.div_(largest).sub_(low).div_(high - low)
+    std, mean = std_mean(gradient)
+    return gradient.sub_(mean).div_(std)
+
+
+def blockwise_std_mean(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """`torch.std_mean` of a contiguous tensor, which takes five times longer on a CPU. Never copies the whole."""
+    mean = gradient.mean()
+    squares = sum((block - mean).square_().sum() for block in gradient.view(-1).split(ENTRIES_AT_ONCE))
+    return (torch.as_tensor(squares) / (gradient.numel() - 1)).sqrt(), mean
 
 
 class RowStatistics(NamedTuple):
-    """What is enough to know the mean and the spread of a matrix after each row was scaled; in float64."""
+    """Enough to know the mean and the spread of a matrix after each row was scaled; in float64."""
 
     mean: Tensor
     squared_deviations: Tensor
@@ -56,13 +69,12 @@ class RowStatistics(NamedTuple):
 def largest_standardised_(matrix: Tensor, factors: Tensor, name: str) -> Tensor:
     """The largest |standardised gradient| over heads (eq. 3, 4) whose gradients are `factors[head][:, None] * matrix`.
 
-    The heads' gradients are never made as a whole; the result takes the place of the matrix. A vector is a matrix of
-    one column.
+    No head's gradient is ever formed as a whole; the result overwrites the matrix. A vector is a matrix of one column.
     """
     rows = matrix.view(len(matrix), -1)
     statistics = RowStatistics.of(rows)
     require_finite(name, factors, statistics.low, statistics.high)
-    slopes, offsets = _standardising(statistics, factors.double(), columns=rows.size(1))
+    slopes, offsets = _slopes_and_offsets(statistics, factors.double(), columns=rows.size(1))
     for start in range(0, len(rows), ROWS_AT_ONCE):
         block = rows[start : start + ROWS_AT_ONCE]
         largest = torch.zeros_like(block)
@@ -72,13 +84,13 @@ def largest_standardised_(matrix: Tensor, factors: Tensor, name: str) -> Tensor:
     return matrix
 
 
-def _standardising(statistics: RowStatistics, factors: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+def _slopes_and_offsets(statistics: RowStatistics, factors: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     """For each head the slope of every row, and the offset, with which `matrix * slope - offset` is standardised."""
     row_means = factors * statistics.mean
     mean = row_means.mean(1, keepdim=True)
     within = (factors.square() * statistics.squared_deviations).sum(1)
     between = columns * (row_means - mean).square().sum(1)
-    count = max(2, factors.size(1) * columns)  # a single number has no spread anyway
+    count = max(2, factors.size(1) * columns)  # a single entry has no spread
     spread = ((within + between) / (count - 1)).sqrt()
     ends = torch.stack([factors * statistics.low, factors * statistics.high]).float()
     flat = ends.amax((0, 2)) == ends.amin((0, 2))

@@ -1,4 +1,4 @@
-"""The fast way against one plain backward pass per head and batch, in float64."""
+"""The fast path against one plain backward pass per head and batch, in float64."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
-from softmask.kernels import crossing
+from softmask.kernels import cross_head, fast_cross_head_importance
 from softmask.kernels.chain import plain_chain
-from softmask.kernels.crossing import chain_crossing
-from softmask.kernels.random_drop import LEVELS, draws_like, dropped_levels, kept_above
-from softmask.kernels.stages import stages_of
+from softmask.kernels.dropout import LEVELS, draws_like, dropped_levels, kept_above
+from softmask.kernels.layer_groups import layer_groups
 from softmask.learning.networks import alexnet
 
 from .products import both_routines
@@ -28,6 +28,17 @@ def in_batches(x: Tensor, size: int = 5) -> Batches:
     return [(part, torch.zeros(len(part))) for part in x.split(size)]
 
 
+def fast_importance(
+    backbone: nn.Module, batches: Batches, vectors: Tensor, reduce: Callable[[Tensor], None] = lambda gradient: None
+) -> dict[str, Tensor] | None:
+    """Through heads with one logit each, whose weights are the vectors."""
+    heads = [skip_init(nn.Linear, len(vector), 1, bias=False) for vector in vectors]  # draws nothing
+    for head, vector in zip(heads, vectors, strict=True):
+        head.weight = nn.Parameter(vector[None])
+    trainable = {name: p for name, p in backbone.named_parameters() if p.requires_grad}
+    return fast_cross_head_importance(backbone, trainable, batches, heads, reduce)
+
+
 def slow_gradients(backbone: nn.Module, batches: Batches, vector: Tensor) -> dict[str, Tensor]:
     exact = copy.deepcopy(backbone).double()
     total = sum((exact(x.double()) * vector.double()).sum() for x, _ in batches)
@@ -35,7 +46,7 @@ def slow_gradients(backbone: nn.Module, batches: Batches, vector: Tensor) -> dic
     return dict(zip(named, torch.autograd.grad(total, list(named.values())), strict=True))
 
 
-def slow_crossing(backbone: nn.Module, batches: Batches, vectors: Tensor) -> dict[str, Tensor]:
+def slow_importance(backbone: nn.Module, batches: Batches, vectors: Tensor) -> dict[str, Tensor]:
     largest: dict[str, Tensor] = {}
     for vector in vectors:
         for name, gradient in slow_gradients(backbone, batches, vector).items():
@@ -100,7 +111,7 @@ def test_summed_gradients_are_those_of_plain_backward_passes(made: tuple[nn.Sequ
     batches = in_batches(images, 4)
     vectors = torch.randn(heads, backbone(images).size(1))
     seen: list[Tensor] = []
-    importance = chain_crossing(backbone, batches, vectors, reduce=lambda gradient: seen.append(gradient.clone()))
+    importance = fast_importance(backbone, batches, vectors, reduce=lambda gradient: seen.append(gradient.clone()))
     assert importance is not None
     found = [tensor for tensor in seen if tensor.dim() > 0]  # without the number of images
     chain = plain_chain(backbone)
@@ -129,8 +140,8 @@ def close_in_norm(given: Tensor, expected: Tensor, tolerance: float = 1e-5) -> N
 def test_importance_is_that_of_plain_backward_passes(made: tuple[nn.Sequential, Tensor], heads: int) -> None:
     backbone, images = made
     vectors = torch.randn(heads, backbone(images).size(1))
-    slow = slow_crossing(backbone, in_batches(images), vectors)
-    fast = chain_crossing(backbone, in_batches(images), vectors)
+    slow = slow_importance(backbone, in_batches(images), vectors)
+    fast = fast_importance(backbone, in_batches(images), vectors)
     assert fast is not None
     for name, expected in slow.items():
         # A spread that is rounding alone is compared nowhere: neither way knows it.
@@ -143,7 +154,7 @@ def test_the_papers_network(shape: tuple[int, int, int]) -> None:
     backbone = alexnet(shape, width=0.1).eval()
     images, vectors = torch.randn(20, *shape), torch.randn(7, backbone.widths[-1])
     batches = in_batches(images)
-    assert_same(chain_crossing(backbone, batches, vectors), slow_crossing(backbone, batches, vectors))
+    assert_same(fast_importance(backbone, batches, vectors), slow_importance(backbone, batches, vectors))
     assert all(p.grad is None for p in backbone.parameters())
 
 
@@ -166,9 +177,9 @@ def test_with_the_same_draws_dropout_gives_the_same() -> None:
     twin = nn.Sequential(*(SameDraws(layer.p) if isinstance(layer, nn.Dropout) else layer for layer in layers))
     batches, vector = in_batches(torch.randn(10, 2, 6, 6), size=10), torch.randn(1, 6)
     torch.manual_seed(11)
-    fast = chain_crossing(nn.Sequential(*layers).train(), batches, vector)
+    fast = fast_importance(nn.Sequential(*layers).train(), batches, vector)
     torch.manual_seed(11)
-    assert_same(fast, slow_crossing(twin, batches, vector))
+    assert_same(fast, slow_importance(twin, batches, vector))
 
 
 def test_dropout_has_the_distribution_of_torchs_own() -> None:
@@ -177,7 +188,7 @@ def test_dropout_has_the_distribution_of_torchs_own() -> None:
     same = torch.randn(1, 1, 5, 5).expand(4000, -1, -1, -1)
     seen: list[Tensor] = []
     vector = torch.randn(2)
-    chain_crossing(backbone, [(same, None)], vector[None], reduce=lambda gradient: seen.append(gradient / 4000))
+    fast_importance(backbone, [(same, None)], vector[None], reduce=lambda gradient: seen.append(gradient / 4000))
     slow = slow_gradients(backbone, [(same, torch.zeros(1))], vector)
     for fast, name in zip(seen[1:5], list(slow)[:4], strict=True):
         assert (fast - slow[name] / 4000).norm() < 0.1 * slow[name].norm() / 4000
@@ -186,12 +197,12 @@ def test_dropout_has_the_distribution_of_torchs_own() -> None:
 def test_groups_of_heads_and_portions_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = alexnet((1, 12, 12), width=0.05).eval()
     images, vectors = torch.randn(23, 1, 12, 12), torch.randn(11, backbone.widths[-1])
-    whole = chain_crossing(backbone, in_batches(images, 23), vectors)
+    whole = fast_importance(backbone, in_batches(images, 23), vectors)
     assert whole is not None
-    monkeypatch.setattr(crossing, "IMAGES_AT_ONCE", 4)
-    monkeypatch.setattr(crossing._Crossing, "heads_at_once", lambda self, heads: 3)
+    monkeypatch.setattr(cross_head, "IMAGES_AT_ONCE", 4)
+    monkeypatch.setattr(cross_head._CrossHeadPass, "heads_at_once", lambda self, heads: 3)
     for size in (1, 3, 10):
-        assert_same(chain_crossing(backbone, in_batches(images, size), vectors), whole)
+        assert_same(fast_importance(backbone, in_batches(images, size), vectors), whole)
 
 
 def test_gradients_and_result_take_less_than_three_copies() -> None:
@@ -199,13 +210,13 @@ def test_gradients_and_result_take_less_than_three_copies() -> None:
         backbone = alexnet((3, 32, 32))
     chain = plain_chain(backbone)
     assert chain is not None
-    parts = stages_of(chain)
+    parts = layer_groups(chain)
     assert parts is not None
     total = sum(p.numel() for p in backbone.parameters())
-    work = crossing._Crossing(chain, *parts, dict(backbone.named_parameters()), lambda gradient: None)
+    work = cross_head._CrossHeadPass(chain, *parts, dict(backbone.named_parameters()), lambda gradient: None)
     together = work.heads_at_once(1000)
     assert together == 5
-    assert total + together * sum(p.numel() for p in work.own) < 3 * total
+    assert total + together * sum(p.numel() for p in work.per_head) < 3 * total
 
 
 def test_a_small_backbone_takes_little_for_many_heads_at_once() -> None:
@@ -213,21 +224,21 @@ def test_a_small_backbone_takes_little_for_many_heads_at_once() -> None:
         backbone = alexnet((3, 32, 32), width=1 / 16)
     chain = plain_chain(backbone)
     assert chain is not None
-    parts = stages_of(chain)
+    parts = layer_groups(chain)
     assert parts is not None
-    work = crossing._Crossing(chain, *parts, dict(backbone.named_parameters()), lambda gradient: None)
+    work = cross_head._CrossHeadPass(chain, *parts, dict(backbone.named_parameters()), lambda gradient: None)
     together = work.heads_at_once(1000)
     assert together > 100
-    assert together * sum(p.nbytes for p in work.own) <= crossing.SMALL
+    assert together * sum(p.nbytes for p in work.per_head) <= cross_head.SMALL
 
 
 def test_what_processes_found_can_be_added_before_standardising() -> None:
     backbone = alexnet((1, 12, 12), width=0.05).eval()
     images, vectors = torch.randn(14, 1, 12, 12), torch.randn(3, backbone.widths[-1])
     others: list[Tensor] = []
-    chain_crossing(backbone, in_batches(images[:5]), vectors, reduce=lambda gradient: others.append(gradient.clone()))
-    together = chain_crossing(backbone, in_batches(images[5:]), vectors, reduce=lambda g: g.add_(others.pop(0)))
-    whole = chain_crossing(backbone, in_batches(images), vectors)
+    fast_importance(backbone, in_batches(images[:5]), vectors, reduce=lambda gradient: others.append(gradient.clone()))
+    together = fast_importance(backbone, in_batches(images[5:]), vectors, reduce=lambda g: g.add_(others.pop(0)))
+    whole = fast_importance(backbone, in_batches(images), vectors)
     assert whole is not None
     assert_same(together, whole)
 
@@ -239,7 +250,7 @@ def test_frozen_layers_are_left_out(frozen: list[str]) -> None:
         backbone.get_submodule(name).requires_grad_(False)
     backbone.conv3.layer.bias.requires_grad_(False)
     batches, vectors = in_batches(torch.randn(9, 1, 12, 12)), torch.randn(4, backbone.widths[-1])
-    assert_same(chain_crossing(backbone, batches, vectors), slow_crossing(backbone, batches, vectors))
+    assert_same(fast_importance(backbone, batches, vectors), slow_importance(backbone, batches, vectors))
 
 
 def test_a_worked_example() -> None:
@@ -247,7 +258,7 @@ def test_a_worked_example() -> None:
     nn.init.eye_(backbone[0].weight)
     nn.init.zeros_(backbone[0].bias)
     batches = [(torch.tensor([[1.0, 1.0], [2.0, 2.0]]), torch.tensor([0, 1]))]
-    importance = chain_crossing(backbone, batches, torch.tensor([[4.0, 6.0]]))
+    importance = fast_importance(backbone, batches, torch.tensor([[4.0, 6.0]]))
     assert importance is not None
     torch.testing.assert_close(importance["0.weight"], torch.full((2, 2), 0.699349), rtol=0, atol=1e-6)
     torch.testing.assert_close(importance["0.bias"], torch.full((2,), 0.608859), rtol=0, atol=1e-6)
@@ -256,12 +267,12 @@ def test_a_worked_example() -> None:
 def test_linear_layers_alone_take_inputs_of_any_dimension() -> None:
     backbone = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4))
     batches, vectors = in_batches(torch.randn(8, 6, 3)), torch.randn(2, 4)
-    assert_same(chain_crossing(backbone, batches, vectors), slow_crossing(backbone, batches, vectors))
+    assert_same(fast_importance(backbone, batches, vectors), slow_importance(backbone, batches, vectors))
 
 
 def test_without_spread_nothing_is_important() -> None:
     backbone = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 3))
-    importance = chain_crossing(backbone, in_batches(torch.randn(4, 1)), torch.full((2, 3), 1.5))
+    importance = fast_importance(backbone, in_batches(torch.randn(4, 1)), torch.full((2, 3), 1.5))
     assert importance is not None
     assert {name: float(value.max()) for name, value in importance.items()} == dict.fromkeys(importance, 0.0)
 
@@ -270,9 +281,9 @@ def test_without_spread_nothing_is_important() -> None:
 def test_the_scale_of_the_gradient_does_not_matter(scale: float) -> None:
     backbone = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4))
     batches, vectors = in_batches(torch.randn(8, 3)), torch.randn(2, 4)
-    expected = chain_crossing(backbone, batches, vectors)
+    expected = fast_importance(backbone, batches, vectors)
     assert expected is not None
-    assert_same(chain_crossing(backbone, batches, vectors * scale), expected)
+    assert_same(fast_importance(backbone, batches, vectors * scale), expected)
 
 
 def wide_pool() -> list[nn.Module]:
@@ -295,18 +306,18 @@ def wide_pool() -> list[nn.Module]:
     ids=["overlap", "tanh", "no-linear", "groups", "reflect", "ceil", "late-flatten", "double", "shared"],
 )
 def test_other_structures_are_left_to_the_general_way(layers: Callable[[], Sequence[nn.Module]]) -> None:
-    assert chain_crossing(nn.Sequential(*layers()), in_batches(torch.randn(3, 1, 5, 5)), torch.randn(2, 4)) is None
+    assert fast_importance(nn.Sequential(*layers()), in_batches(torch.randn(3, 1, 5, 5)), torch.randn(2, 4)) is None
 
 
 def test_what_is_not_finite_is_named() -> None:
     backbone = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
     batches = in_batches(torch.tensor([[float("nan"), 1.0]]))
     with pytest.raises(FloatingPointError, match=r"0\.weight"):
-        chain_crossing(backbone, batches, torch.ones(1, 2))
+        fast_importance(backbone, batches, torch.ones(1, 2))
     with pytest.raises(FloatingPointError, match=r"0\.weight"):
-        chain_crossing(nn.Sequential(nn.Linear(2, 3)), batches, torch.ones(1, 3))
+        fast_importance(nn.Sequential(nn.Linear(2, 3)), batches, torch.ones(1, 3))
 
 
 def test_no_batches_are_refused() -> None:
-    with pytest.raises(ValueError, match="no batches"):
-        chain_crossing(nn.Sequential(nn.Linear(2, 3)), [], torch.ones(1, 3))
+    with pytest.raises(ValueError, match="no samples"):
+        fast_importance(nn.Sequential(nn.Linear(2, 3)), [], torch.ones(1, 3))
