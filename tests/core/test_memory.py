@@ -1,4 +1,4 @@
-"""How much memory `consolidate` takes beside what is there: a few copies of the parameters, whatever the heads."""
+"""The extra memory of `consolidate` and `attach`: a few copies of the parameters, whatever the number of heads."""
 
 from __future__ import annotations
 
@@ -68,3 +68,27 @@ def test_a_few_copies_whatever_the_number_of_heads(kind: Any, monkeypatch: pytes
     few, many = extra_copies(kind, 4), extra_copies(kind, 24)
     assert many < few + 0.3
     assert 3 < many < 6.5
+
+
+def attach_copies(scale: Any, precision: Any = "float32") -> tuple[float, float]:
+    """Memory at the peak and after two masked steps of plain SGD, in copies of the parameters."""
+    backbone = nn.Sequential(nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 300))
+    mask = SoftMask(backbone, precision=precision)
+    mask.update({name: torch.rand_like(p) for name, p in backbone.named_parameters()})
+    optimizer = torch.optim.SGD(backbone.parameters(), lr=0.1, foreach=False)
+    for parameter in backbone.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    size = sum(p.nbytes for p in backbone.parameters())
+    with Live() as live, mask.attach(optimizer, scale=scale):
+        optimizer.step()
+        optimizer.step()
+        return live.peak / size, live.now / size
+
+
+def test_attach_copies_the_parameters_for_a_step_or_caches_the_factors() -> None:
+    peak, after = attach_copies("update")
+    assert 0.9 < peak < 1.2
+    assert after < 0.1
+    peak, after = attach_copies("gradient")
+    assert 0.9 < after <= peak < 1.6
+    assert attach_copies("gradient", "uint8")[1] < 0.1

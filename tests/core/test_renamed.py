@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -154,3 +155,23 @@ def test_a_lazy_backbone_is_told_to_see_a_batch_first() -> None:
         SoftMask(backbone)
     backbone(torch.randn(2, 4))
     assert SoftMask(backbone).mean() == 0
+
+
+def test_a_replaced_parameter_that_was_important_is_told_once() -> None:
+    backbone, mask = blocked_backbone()
+    backbone[0].weight = nn.Parameter(torch.zeros_like(backbone[0].weight))
+    optimizer = torch.optim.Adam(backbone.parameters())
+    with pytest.warns(UserWarning, match=r"0\.weight"):
+        mask.attach(optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mask.parameters()
+
+
+def test_a_replaced_parameter_without_importance_is_not_told() -> None:
+    backbone = nn.Sequential(nn.Linear(4, 6))
+    mask = SoftMask(backbone)
+    backbone[0].weight = nn.Parameter(torch.zeros_like(backbone[0].weight))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mask.parameters()

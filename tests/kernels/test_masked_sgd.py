@@ -64,6 +64,18 @@ def test_groups_have_their_own_rate_and_missing_gradients_are_skipped() -> None:
     assert torch.equal(frozen, torch.ones(3))
 
 
+def test_each_group_moves_at_its_own_learning_rate() -> None:
+    net, before = twins()
+    optimizer = MaskedSGD([{"params": [net.weight]}, {"params": [net.bias], "lr": 2.0}], 0.1, keep={net.bias: 0.5})
+    optimizer.step()
+    torch.testing.assert_close(net.weight, before.weight - 0.1 * before.weight.grad)
+    torch.testing.assert_close(net.bias, before.bias - 2.0 * 0.5 * before.bias.grad)
+    optimizer.param_groups[1]["lr"] = 0.0  # as a schedule changes it
+    held = net.bias.detach().clone()
+    optimizer.step()
+    assert torch.equal(net.bias, held)
+
+
 def test_a_plateau_lowers_the_rate_and_the_state_round_trips() -> None:
     net, _ = twins()
     optimizer = MaskedSGD(net.parameters(), lr=0.6)

@@ -44,3 +44,16 @@ def test_adapters_are_masked_and_the_rest_is_frozen() -> None:
         heads.append(head)
     assert 0 < mask.mean() < 1
     assert all(torch.equal(p, frozen[name]) for name, p in backbone.named_parameters() if name in frozen)
+
+
+def test_a_new_adapter_after_a_merge_is_told() -> None:
+    """Its parameters have the names of the merged ones, whose importance says nothing about them."""
+    config = peft.LoraConfig(r=4, target_modules=["0"])
+    backbone, head = peft.get_peft_model(new_backbone(), config), new_head(0)
+    mask = SoftMask(backbone)
+    nn.init.normal_(next(p for name, p in backbone.named_parameters() if "lora_B" in name))
+    mask.consolidate(tasks()[0], head)
+    assert mask.mean() > 0
+    again = peft.get_peft_model(backbone.merge_and_unload(), config)
+    with pytest.warns(UserWarning, match="lora_"):
+        mask.attach(adamw(again.parameters()))

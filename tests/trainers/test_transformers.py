@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from examples.text_tasks import CLASSES, Texts, learn, small_bert
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from softmask import SoftMask, gradient_importance
 from softmask.trainers.transformers import SoftMaskCallback
@@ -107,6 +107,48 @@ def test_another_process_goes_on_with_what_was_kept(tmp_path: Path) -> None:
     Trainer(model, arguments(tmp_path), train_dataset=Texts(1, 64, seed=0), callbacks=[again]).train()
     assert len(again.heads) == 2
     assert torch.equal(again.heads[0].weight, callback.heads[0].weight)
+
+
+def resumable(folder: Path, epochs: int) -> TrainingArguments:
+    made = arguments(folder)
+    made.save_strategy, made.num_train_epochs = "epoch", epochs
+    return made
+
+
+def test_resuming_with_a_fresh_callback_restores_importance_and_heads(tmp_path: Path) -> None:
+    model, callback = taught(tmp_path / "first", tasks=1, batches=2)
+    model.classifier = nn.Linear(32, CLASSES)
+    before = callback.mask.state_dict()["importance"]
+    texts = Texts(1, 64, seed=0)
+    Trainer(model, resumable(tmp_path, 1), train_dataset=texts, callbacks=[callback]).train()
+    fresh = SoftMaskCallback(SoftMask(model.bert), batches=2)
+    seen: dict[str, Tensor] = {}
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            seen.update(fresh.mask.importance)
+
+    made = Trainer(model, resumable(tmp_path, 2), train_dataset=texts, callbacks=[fresh, Watch()])
+    made.train(resume_from_checkpoint=True)
+    assert seen.keys() == before.keys()
+    assert all(torch.equal(seen[name], before[name]) for name in before), "while the second task is trained"
+    assert len(fresh.heads) == 2
+    assert torch.equal(fresh.heads[0].weight, callback.heads[0].weight)
+
+
+def test_resuming_from_elsewhere_needs_the_state_by_hand(tmp_path: Path) -> None:
+    model = small_bert()
+    texts = Texts(0, 32, seed=0)
+    callback = SoftMaskCallback(SoftMask(model.bert), batches=1)
+    Trainer(model, resumable(tmp_path / "here", 1), train_dataset=texts, callbacks=[callback]).train()
+    checkpoint = tmp_path / "here" / "checkpoint-2"
+    fresh = SoftMaskCallback(SoftMask(model.bert), batches=1)
+    made = Trainer(model, resumable(tmp_path / "there", 2), train_dataset=texts, callbacks=[fresh])
+    with pytest.raises(FileNotFoundError, match="checkpoint-2"):
+        made.train(resume_from_checkpoint=str(checkpoint))
+    fresh.load_state_dict(torch.load(checkpoint / "softmask.pt", weights_only=True))
+    made.train(resume_from_checkpoint=str(checkpoint))
+    assert len(fresh.heads) == 1
 
 
 class Listening(nn.Module):

@@ -64,7 +64,7 @@ def _is_supported(groups: Sequence[LayerGroup], parameters: Mapping[str, nn.Para
     return (
         len(set(used)) == len(used)
         and set(parameters.values()) <= set(used)
-        and all(p.dtype == torch.float32 for p in [*used, head_vectors])
+        and all(p.dtype == torch.float32 and p.numel() for p in [*used, head_vectors])
         and not torch.is_autocast_enabled(head_vectors.device.type)
         and head_vectors.size(1) == groups[-1].layer.weight.size(0)
     )
