@@ -15,7 +15,7 @@ from softmask.cli import options
 from softmask.cli.grid_display import GridDisplay, cell_name
 from softmask.cli.printing import out, problem, tell
 from softmask.errors import ConfigError
-from softmask.experiments.analyses.accuracy import REFERENCE
+from softmask.experiments.analyses.grouping import REFERENCE
 from softmask.experiments.executors import NAMES, Executor, RayExecutor, make_executor
 from softmask.experiments.runs.data_check import TaskNames, check_policy, check_sequences
 from softmask.experiments.runs.dry_run import GridForecast, forecast_grid

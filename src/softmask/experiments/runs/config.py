@@ -130,14 +130,6 @@ def _not_installed(raw: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def method_title(name: str) -> str:
-    """The method's name in tables; the plain name of a method that is not installed."""
-    try:
-        return METHODS.load(name).title
-    except SoftmaskError:
-        return name
-
-
 @functools.lru_cache(maxsize=4096)
 def _read_seeds(text: str) -> Seeds:
     seeds: Seeds = validated(Seeds, json.loads(text), "seeds")
