@@ -20,7 +20,7 @@ import torch
 
 import softmask.experiments.runs.store as store
 from softmask.experiments.runs.config import RunConfig, make_config
-from softmask.experiments.runs.forecast import forecast
+from softmask.experiments.runs.dry_run import forecast
 from softmask.experiments.runs.run import load, run
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.experiments.sequences import sequence, sequence_from

@@ -164,8 +164,8 @@ def test_a_device_that_cells_cannot_have(tmp_path: Path, arguments: list[object]
 
 def test_on_a_gpu_cells_run_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid_verb, "find_device", lambda name: name)
-    workers, rehearsed_on = grid_verb.find_workers("processes", "cuda", jobs=None)
-    assert (workers.jobs, rehearsed_on) == (1, "cuda")
+    workers, measured_on = grid_verb.find_workers("processes", "cuda", jobs=None)
+    assert (workers.jobs, measured_on) == (1, "cuda")
     assert grid_verb.find_workers("processes", "cuda", jobs=3)[0].jobs == 3
 
 

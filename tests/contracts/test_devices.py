@@ -10,7 +10,7 @@ import torch
 
 from softmask.errors import SoftmaskError
 from softmask.experiments.runs import run as running
-from softmask.experiments.runs.forecast import forecast
+from softmask.experiments.runs.dry_run import forecast
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.kernels.convolution import Convolution
 from softmask.learning.method_registry import METHODS

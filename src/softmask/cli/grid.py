@@ -15,10 +15,12 @@ from softmask.cli import options
 from softmask.cli.grid_display import GridDisplay, cell_name
 from softmask.cli.printing import out, problem, tell
 from softmask.errors import ConfigError
+from softmask.experiments.analyses.grouping import REFERENCE
 from softmask.experiments.executors import NAMES, Executor, RayExecutor, make_executor
+from softmask.experiments.runs.data_check import TaskNames, check_policy, check_sequences
+from softmask.experiments.runs.dry_run import GridForecast, forecast_grid
 from softmask.experiments.runs.grid import Cell, Grid, paper_grid
 from softmask.experiments.runs.grid_file import GridFile, parse_seeds, read_grid_file
-from softmask.experiments.runs.grid_forecast import GridForecast, forecast_grid
 from softmask.experiments.runs.settings_file import settings_changes
 from softmask.experiments.runs.store import Store
 from softmask.experiments.trackers import check_trackers, tracked
@@ -28,7 +30,9 @@ from softmask.learning.method_registry import METHODS
 ALL = "all"
 Names = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in `spg,ncl,one`, or `all`.")]
 Seeds = Annotated[str | None, typer.Option("--seeds", help="As in `1-5` or `1,2,7`.")]
-File = Annotated[Path | None, typer.Option("--file", "-f", help="All of this in a TOML or YAML file; flags go before.")]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", help="All of this in a TOML or YAML file; flags override it.")
+]
 Jobs = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=1, help="Processes; by default one for each core, one on a GPU."),
@@ -36,6 +40,10 @@ Jobs = Annotated[
 Cpus = Annotated[float, typer.Option(min=0, help="Processors that a cell takes on a Ray cluster.")]
 Gpus = Annotated[float, typer.Option(min=0, help="GPUs that a cell takes on a Ray cluster.")]
 ExecutorName = Annotated[str, typer.Option("--executor", help=f"Where cells run: {', '.join(NAMES)}.")]
+Devices = Annotated[
+    str | None,
+    typer.Option("--devices", help="GPUs of this machine, as in `0,1`: one process each (or `--jobs` in all)."),
+]
 
 
 def grid_command(
@@ -43,24 +51,27 @@ def grid_command(
     sequences: options.Sequences = None,
     seeds: Seeds = None,
     file: File = None,
-    paper: Annotated[bool, typer.Option("--paper", help="The paper's cells: 760, and 135 ablations.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's grid: 760 cells and 135 ablations.")] = False,
     preset: Annotated[str | None, typer.Option("--preset", "-p", help="`paper` (default), or `short`.")] = None,
     tasks: options.Tasks = None,
     data: options.Data = None,
     store: options.StorePath = options.DEFAULT_STORE,
     settings: options.Settings = None,
     change: options.Changes = None,
+    with_one: Annotated[bool, typer.Option(help="Also run ONE for each cell: forward transfer needs it.")] = False,
     device: options.Device = "cpu",
+    devices: Devices = None,
     precision: options.Precision = None,
     executor: ExecutorName = "processes",
     jobs: Jobs = None,
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; `auto` for this machine's.")] = None,
     cpus: Cpus = 1.0,
     gpus: Gpus = 0.0,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try cells again that failed before.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell cells, time, memory and disk.")] = False,
-    checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs that a kill may cost at most.")] = 1,
-    keep: Annotated[str, typer.Option(help="Which task checkpoints to keep: `last` or `all`.")] = "last",
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run cells again that failed before.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate cells, time, memory and disk.")] = False,
+    checkpoint_every: options.CheckpointEvery = 1,
+    keep: options.Keep = "last",
+    changed_data: options.ChangedData = "refuse",
     track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -68,23 +79,28 @@ def grid_command(
 
     Example: `softmask grid --methods one,ncl,spg --sequences D-5 --seeds 1-3 --preset short`
     """
-    if keep not in ("last", "all"):
-        raise typer.BadParameter(f"{keep!r} is neither `last` nor `all`", param_hint="--keep")
+    options.check_keep(keep)
+    policy = check_policy(changed_data)
     check_trackers(track or ())
     wanted = _with_flags(
         read_grid_file(file) if file else GridFile(), methods, sequences, seeds, paper, preset, tasks, settings
     )
     grid = make_grid(wanted, options.parse_changes(options.with_precision(change, precision)))
-    workers, rehearsed_on = find_workers(executor, device, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
+    grid = grid.with_reference(REFERENCE) if with_one else grid
+    device = device if devices is None else "cuda"
+    workers, measured_on = find_workers(
+        executor, device, jobs=jobs, devices=parse_devices(devices), address=address, cpus=cpus, gpus=gpus
+    )
     kept = Store(store)
     for name, reason in grid.left_out.items():
         tell(f"left out: {name}: {reason}")
     if dry_run:
         slots = 1 if isinstance(workers, RayExecutor) and address is None else workers.jobs
-        how: dict[str, Any] = {"jobs": slots, "keep": keep, "device": rehearsed_on, "retry_failed": retry_failed}
-        expected = forecast_grid(grid.cells(kept), kept, data, **how)
-        _foretell(grid, kept, expected, as_json)
+        how: dict[str, Any] = {"jobs": slots, "keep": keep, "device": measured_on, "retry_failed": retry_failed}
+        expected = forecast_grid(grid.cells(kept), kept, data, watch=tell, **how)
+        _estimate(grid, kept, expected, as_json)
         return
+    check_sequences(kept, {config.sequence for config in grid.configs}, TaskNames(data))
     ended = []
     with GridDisplay(grid.cells(kept), workers.jobs, retry_failed=retry_failed) as display:
         for cell in grid.run(
@@ -96,26 +112,43 @@ def grid_command(
             device=device,
             retry_failed=retry_failed,
             listening=functools.partial(tracked, names=track) if track else None,
+            changed_data=policy,
         ):
             ended.append(cell)
             display.ended(cell)
     _show(grid, ended, store, as_json)
 
 
-def find_workers(name: str, device: str, *, jobs: int | None, **on_ray: Any) -> tuple[Executor, torch.device]:
-    """Who runs the cells, and where a dry run rehearses them: with Ray on the CPU, since the nodes have the GPUs."""
+def parse_devices(devices: str | None) -> tuple[str, ...]:
+    """`0,1`: the GPUs of this machine by their numbers."""
+    if devices is None:
+        return ()
+    numbers = tuple(part.strip() for part in devices.split(","))
+    if not all(number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
+        raise ConfigError(f"--devices takes different numbers of GPUs, as in 0,1, not {devices!r}")
+    return numbers
+
+
+def find_workers(
+    name: str, device: str, *, jobs: int | None, devices: tuple[str, ...] = (), **on_ray: Any
+) -> tuple[Executor, torch.device]:
+    """The executor, and the device of a dry run: with Ray the CPU, since the nodes have the GPUs."""
     wanted = parse_device(device)
-    workers = make_executor(name, jobs=jobs or (None if wanted == CPU else 1), **on_ray)
+    if devices and name != "processes":
+        raise ConfigError("--devices is for `--executor processes`: with Ray use --gpus, else --device cuda:N")
+    for number in devices:
+        find_device(f"cuda:{number}")
+    workers = make_executor(name, jobs=jobs or (None if wanted == CPU or devices else 1), devices=devices, **on_ray)
     if not isinstance(workers, RayExecutor):
         return workers, find_device(device)
     if wanted == CPU and workers.gpus:
-        raise ConfigError("--gpus keeps GPUs for cells that compute on the CPU: add --device cuda")
+        raise ConfigError("--gpus reserves GPUs for cells that run on the CPU: add --device cuda")
     if wanted.index is not None:
         raise ConfigError(f"Ray chooses the GPU of a cell: use --device {wanted.type}")
     if wanted != CPU and not workers.gpus:
         raise ConfigError("cells need a GPU of the cluster: say with --gpus what share of one each takes")
     if wanted != CPU:
-        tell("times and memory are foretold for the CPU: the GPUs are those of the nodes")
+        tell("time and memory are estimated on the CPU: the GPUs are on the nodes")
     return workers, CPU
 
 
@@ -129,7 +162,7 @@ def _with_flags(
     tasks: int | None,
     settings: str | None,
 ) -> GridFile:
-    """What a flag says goes before what the file says."""
+    """Flags override the file."""
     return GridFile(
         methods=options.split_names(methods) or file.methods,
         sequences=options.split_names(sequences) or file.sequences,
@@ -139,22 +172,26 @@ def _with_flags(
         tasks=tasks or file.tasks,
         settings=settings or file.settings,
         set=file.set,
+        sequence=file.sequence,
         method=file.method,
     )
 
 
 def make_grid(wanted: GridFile, by_hand: Mapping[str, Any]) -> Grid:
-    """The cells; `by_hand` goes before all other changes."""
+    """The cells; changes `by_hand` override all others."""
     for method in wanted.method:
         METHODS.entry(method)
         if not wanted.paper and not {method, ALL} & set(wanted.methods or ()):
             tell(f"note: [method.{method}] changes nothing: {method} is not among the methods")
+    for sequence in wanted.sequence:
+        if not wanted.paper and sequence not in (wanted.sequences or ()):
+            tell(f'note: [sequence."{sequence}"] changes nothing: {sequence} is not among the sequences')
 
     def changes(method: str, sequence: str) -> dict[str, Any]:
         found = {} if wanted.settings is None else settings_changes(wanted.settings, method, sequence)
-        layers = [found, wanted.set, wanted.method.get(method, {}), by_hand]
+        layers = [found, wanted.set, wanted.sequence.get(sequence, {}), wanted.method.get(method, {}), by_hand]
         merged: dict[str, Any] = {}
-        for layer in layers:  # a name that comes again goes to the end: the last word counts
+        for layer in layers:  # of two names of one field the later one counts
             merged = {name: value for name, value in merged.items() if name not in layer} | dict(layer)
         return merged
 
@@ -181,7 +218,7 @@ def _plain(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _foretell(grid: Grid, store: Store, expected: GridForecast, as_json: bool) -> None:
+def _estimate(grid: Grid, store: Store, expected: GridForecast, as_json: bool) -> None:
     if as_json:
         plain = {**vars(expected), "cells": [_plain(cell) for cell in expected.cells]}
         typer.echo(json.dumps({**plain, "left_out": grid.left_out, "store": str(store.root)}, indent=1))
@@ -207,5 +244,5 @@ def _show(grid: Grid, ended: list[Cell], store: Path, as_json: bool) -> None:
         more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
         problem(f"{cell_name(cells[0].config)}{more}: {error}")
     if failed:
-        tell("what failed while it learned is tried again only with --retry-failed")
+        tell("cells that failed while learning are run again only with --retry-failed")
         raise typer.Exit(1)

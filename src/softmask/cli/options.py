@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,18 +10,21 @@ import typer
 
 from softmask.errors import ConfigError
 from softmask.experiments.runs.settings_file import settings_changes
+from softmask.storage.plain import parse_json
 
 Method = Annotated[str, typer.Option("--method", "-m", help="A method: see `softmask list methods`.")]
 Sequence = Annotated[str, typer.Option("--sequence", "-s", help="A task sequence: see `softmask list sequences`.")]
 Sequences = Annotated[list[str] | None, typer.Option("--sequences", "-s", help="As in `D-5,R-10`.")]
 Preset = Annotated[str, typer.Option("--preset", "-p", help="How to train: `paper`, or `short` for a CPU.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Class order, split, initial weights and batches.")]
-Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="Only the first so many tasks.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of class order, split, initial weights and batches.")]
+Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="Use only the first N tasks.")]
 Data = Annotated[
     Path | None,
-    typer.Option("--data", envvar="SOFTMASK_DATA", help="Folder with the data sets, for sequences that need one."),
+    typer.Option("--data", envvar="SOFTMASK_DATA", help="Folder with the datasets, for sequences that need one."),
 ]
-Device = Annotated[str, typer.Option("--device", help="Where to compute: `cpu`, or as in `cuda`, `cuda:1`.")]
+Device = Annotated[
+    str, typer.Option("--device", help="Device: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.")
+]
 StorePath = Annotated[Path, typer.Option("--store", envvar="SOFTMASK_STORE", help="Folder in which runs are kept.")]
 Changes = Annotated[
     list[str] | None,
@@ -29,22 +32,42 @@ Changes = Annotated[
 ]
 Precision = Annotated[
     str | None,
-    typer.Option("--precision", help="Of the training step: `fp32`, or `bf16`, quicker where the processor has it."),
+    typer.Option("--precision", help="Of the training step: `fp32`, or `bf16`, faster where it is supported."),
 ]
 Settings = Annotated[
     str | None,
     typer.Option(
         "--settings",
-        help="Settings that a search found: a file, a folder DIR/SEQUENCE/METHOD.json, or `paper` for those published "
-        "by its authors. What `--set` says goes before them.",
+        help="Settings found by a search: a file, a folder DIR/SEQUENCE/METHOD.json, or `paper` for those published "
+        "by its authors. `--set` overrides them.",
     ),
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option("--track", help="Send all numbers to `tensorboard`, `mlflow` or `wandb` too. May be repeated."),
+    typer.Option("--track", help="Also log to `tensorboard`, `mlflow` or `wandb`. May be repeated."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ChangedData = Annotated[
+    str,
+    typer.Option(
+        "--changed-data",
+        help="For finished runs whose data have changed since: `refuse`, `rerun` (puts the old run aside) or `accept`.",
+    ),
+]
+Threads = Annotated[int, typer.Option(min=1, help="Two runs side by side are faster than one on two threads.")]
+CheckpointEvery = Annotated[int, typer.Option(min=1, help="Epochs between checkpoints: a kill costs no more.")]
+Keep = Annotated[str, typer.Option(help="Which task checkpoints to keep: `last` or `all`.")]
 DEFAULT_STORE = Path("softmask-runs")
+
+
+def check_keep(keep: str) -> None:
+    if keep not in ("last", "all"):
+        raise typer.BadParameter(f"{keep!r} is neither `last` nor `all`", param_hint="--keep")
+
+
+def check_threads(threads: int) -> None:
+    if threads > (cores := os.cpu_count() or 1):
+        raise typer.BadParameter(f"{threads} is more than the {cores} cores of this machine", param_hint="--threads")
 
 
 def split_names(given: list[str] | None) -> list[str] | None:
@@ -62,19 +85,19 @@ def parse_changes(changes: list[str] | None) -> dict[str, Any]:
         if not equals or not name:
             raise ConfigError(f"--set takes name=value, not {change!r}")
         try:
-            parsed[name.strip()] = json.loads(value)
+            parsed[name.strip()] = parse_json(value)
         except ValueError:
             parsed[name.strip()] = value
     return parsed
 
 
 def with_precision(changes: list[str] | None, precision: str | None) -> list[str]:
-    """`--precision X` is short for `--set precision=X`, which goes before it."""
+    """`--precision X` is short for `--set precision=X`, which overrides it."""
     return [*([] if precision is None else [f"precision={precision}"]), *(changes or [])]
 
 
 def all_changes(settings: str | None, changes: list[str] | None, method: str, sequence: str) -> dict[str, Any]:
-    """What the settings file says, then what `--set` says."""
+    """The changes of the settings file, then those of `--set`."""
     found = {} if settings is None else settings_changes(settings, method, sequence)
     # In this order: of two names of one field, as drop1 and network.drop1, the later one counts.
     by_hand = parse_changes(changes)

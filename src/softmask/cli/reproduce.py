@@ -22,9 +22,9 @@ from softmask.experiments.paper.published import paper_tables
 from softmask.experiments.paper.recipes import NAMES, Recipe, recipe
 from softmask.experiments.paper.tables import network_sizes, statistics, tables_of
 from softmask.experiments.report.formats import WRITERS
+from softmask.experiments.runs.dry_run import forecast_grid
 from softmask.experiments.runs.grid import Cell, Grid
 from softmask.experiments.runs.grid_file import parse_seeds
-from softmask.experiments.runs.grid_forecast import forecast_grid
 from softmask.experiments.runs.store import Store, StoredRun
 
 
@@ -70,11 +70,11 @@ def reproduce_command(
     )
     for name, reason in grid.left_out.items():
         tell(f"left out: {name}: {reason}")
-    workers, rehearsed_on = find_workers(executor, device, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
+    workers, measured_on = find_workers(executor, device, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
     kept = Store(store)
     if dry_run:
         cells, jobs = grid.cells(kept), workers.jobs
-        how: dict[str, Any] = {"keep": wanted.keep, "device": rehearsed_on, "retry_failed": retry_failed}
+        how: dict[str, Any] = {"keep": wanted.keep, "device": measured_on, "retry_failed": retry_failed}
         expected = forecast_grid(cells, kept, data, jobs=jobs, **how)
         for line in expected.lines():
             out.print(line)

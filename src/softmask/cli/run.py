@@ -14,7 +14,8 @@ from softmask.cli.printing import Progress, out, print_json, tell
 from softmask.experiments.analyses.accuracy import REFERENCE, transfer
 from softmask.experiments.metrics import FORMULAS
 from softmask.experiments.runs.config import RunConfig, make_config
-from softmask.experiments.runs.forecast import forecast
+from softmask.experiments.runs.data_check import TaskNames, check_policy, check_sequences
+from softmask.experiments.runs.dry_run import forecast
 from softmask.experiments.runs.run import load, run
 from softmask.experiments.runs.store import Listener, Store, StoredRun
 from softmask.experiments.sequences import sequence_facts
@@ -33,12 +34,13 @@ def run_command(
     settings: options.Settings = None,
     change: options.Changes = None,
     with_one: Annotated[bool, typer.Option(help="Run ONE first if it is missing: forward transfer needs it.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell steps, time, memory and disk.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate steps, time, memory and disk.")] = False,
     device: options.Device = "cpu",
     precision: options.Precision = None,
-    threads: Annotated[int, typer.Option(min=1, help="Two runs side by side beat one on two threads.")] = 1,
-    checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs that a kill may cost at most.")] = 1,
-    keep: Annotated[str, typer.Option(help="Which task checkpoints to keep: `last` or `all`.")] = "last",
+    threads: options.Threads = 1,
+    checkpoint_every: options.CheckpointEvery = 1,
+    keep: options.Keep = "last",
+    changed_data: options.ChangedData = "refuse",
     track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -46,23 +48,25 @@ def run_command(
 
     Example: `softmask run --method spg --sequence D-5 --preset short --with-one`
     """
-    if keep not in ("last", "all"):
-        raise typer.BadParameter(f"{keep!r} is neither `last` nor `all`", param_hint="--keep")
+    options.check_keep(keep)
+    options.check_threads(threads)
     check_trackers(track or ())
     changes = options.all_changes(settings, options.with_precision(change, precision), method, sequence)
     config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=changes)
     if dry_run:
-        _foretell(config, data, device, as_json)
+        _estimate(config, data, device, as_json)
         return
     kept, how = Store(store), {"threads": threads, "device": device, "checkpoint_every": checkpoint_every, "keep": keep}
+    how["changed_data"] = check_policy(changed_data)
     wanted = [_reference(config), config] if with_one and method != REFERENCE else [config]
     for each in wanted:
         done = perform(each, kept, data, track=track or (), **how)
+    check_sequences(kept, [config.sequence], TaskNames(data))  # of other methods and seeds in the same store
     _show(done, kept, as_json)
 
 
 def perform(config: RunConfig, store: Store, data: Path | None, *, track: Sequence[str] = (), **how: Any) -> StoredRun:
-    """Runs under a progress display; trackers get what they lack of a finished run, too."""
+    """Runs under a progress display; trackers get the missing events of a finished run, too."""
     with tracked(config, store, track) as listeners:
         return _perform(config, store, data, listeners, **how)
 
@@ -70,26 +74,27 @@ def perform(config: RunConfig, store: Store, data: Path | None, *, track: Sequen
 def _perform(
     config: RunConfig, store: Store, data: Path | None, listeners: Sequence[Listener], **how: Any
 ) -> StoredRun:
-    known = store.find(config)
-    if known is not None and known.finished and ":" not in config.sequence:
-        tell(f"{config.method} on {config.sequence}: already finished, nothing to do")
-        return known
-    tasks = config.tasks or sequence_facts(config.sequence).tasks
     label = f"{config.method} on {config.sequence}"
+    known = store.find(config, stale_too=True)
+    started = len(known.events("started")) if known is not None and known.finished else None
+    tasks = config.tasks or sequence_facts(config.sequence).tasks
     with Progress(label, tasks, config.training.epochs) as progress:
-        return run(config, store, data=data, watch=progress, listeners=listeners, **how)
+        done = run(config, store, data=data, watch=progress, listeners=listeners, **how)
+    if started is not None and len(done.events("started")) == started:
+        tell(f"{label}: already finished, nothing to do")
+    return done
 
 
 def _reference(config: RunConfig) -> RunConfig:
     return replace(config, method=REFERENCE, settings={})
 
 
-def _foretell(config: RunConfig, data: Path | None, device: str, as_json: bool) -> None:
+def _estimate(config: RunConfig, data: Path | None, device: str, as_json: bool) -> None:
     expected = forecast(config, load(config, data).on(find_device(device)))
     if as_json:
         print_json({"id": config.id(), **asdict(expected)})
         return
-    out.print(f"{config.method} on {config.sequence} would take about:")
+    out.print(f"{config.method} on {config.sequence} will take about:")
     for line in expected.lines():
         out.print("  " + line)
 

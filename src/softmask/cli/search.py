@@ -1,4 +1,4 @@
-"""`softmask search`: settings for a method on a sequence."""
+"""`softmask search`: hyperparameters of a method on a sequence."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from softmask.experiments.runs.study import TrialRecord
 
 DEFAULT_FOLDER = Path("softmask-search")
-Folder = Annotated[Path, typer.Option("--store", help="Folder in which searches are kept, apart from finished runs.")]
+Folder = Annotated[Path, typer.Option("--store", help="Folder in which searches are kept, apart from runs.")]
 
 
 def search_command(
     method: options.Method,
     sequence: options.Sequence,
-    trials: Annotated[int, typer.Option(min=1, help="How many in all; more of them continue the same search.")] = 20,
+    trials: Annotated[int, typer.Option(min=1, help="Trials in all; a larger number continues the search.")] = 20,
     preset: options.Preset = "paper",
     tasks: options.Tasks = None,
     seed: options.Seed = 1,
@@ -40,9 +40,10 @@ def search_command(
     change: options.Changes = None,
     device: options.Device = "cpu",
     precision: options.Precision = None,
-    dropout: Annotated[bool, typer.Option(help="Search the network's two dropout rates, too.")] = True,
+    dropout: Annotated[bool, typer.Option(help="Also search the two dropout rates of the network.")] = True,
     jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Trials at once, a process each. Only one is repeatable.")
+        int,
+        typer.Option("--jobs", "-j", min=1, help="Trials at once, a process each. Only one is reproducible."),
     ] = 1,
     out_file: Annotated[Path | None, typer.Option("--out", help="The settings file to write.")] = None,
     figure: Annotated[Path | None, typer.Option(help="The history as .svg, .png or .pdf.")] = None,
@@ -96,7 +97,7 @@ def _work(search: Search) -> None:
 
 def _share(search: Search, jobs: int) -> None:
     """Several processes; one that dies is replaced and its trial continued."""
-    tell(f"{jobs} processes share the trials; a line for each that has come to its end")
+    tell(f"{jobs} processes share the trials; one line for each trial that has ended")
     failed = [outcome.error for outcome in ProcessExecutor(jobs=jobs).map(_work_quietly, [search] * jobs)]
     for error in filter(None, failed):
         raise SoftmaskError(error)
@@ -107,7 +108,7 @@ def _work_quietly(search: Search) -> None:
 
 
 def tell_trial(trial: TrialRecord) -> None:
-    """One line when a trial has come to its end."""
+    """One line when a trial has ended."""
     from softmask.experiments.runs.search_space import in_words
 
     value = "" if trial.value is None else f" {trial.value:.2f}"
@@ -124,7 +125,7 @@ def _show(trials: list[TrialRecord], found: FoundSettings, written: Path, drawn:
         told = {"settings_file": str(written), "figure": str(drawn), "trials": listed}
         print_json({**asdict(found), **told})
         return
-    out.print(f"{story['objective']}; {story['trials']} trials, {story['pruned']} given up, {story['failed']} failed")
+    out.print(f"{story['objective']}; {story['trials']} trials, {story['pruned']} pruned, {story['failed']} failed")
     out.print(f"best      {story['value']:6.2f}   trial {story['trial']}: {in_words(found.changes())}")
     if story["defaults"] is None:
         out.print("the defaults were not finished: no comparison")

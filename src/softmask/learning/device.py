@@ -15,11 +15,13 @@ CPU = torch.device("cpu")
 
 
 def parse_device(name: str) -> torch.device:
-    """The device of this name, wherever it may be."""
+    """The device of this name, wherever it may be. `auto` is a GPU if this machine has one."""
+    if name == "auto":
+        return torch.device("cuda") if torch.cuda.is_available() else CPU
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"there is no device {name!r}; devices are called cpu, cuda, cuda:1") from None
+        raise ConfigError(f"there is no device {name!r}; devices are called auto, cpu, cuda, cuda:1") from None
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"softmask computes on cpu or cuda, not on {name}")
     return CPU if device.type == "cpu" else device

@@ -12,8 +12,8 @@ from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.store import Store, StoredRun
 
 TINY = {"network.width": 0.0625, "epochs": 2}
-# Times and memory differ between any two runs; what a process was started with, between a whole run and a resumed one.
-TIMES = ("seconds", "learn_seconds", "end_seconds", "peak_memory")
+# Times and memory differ between any two runs, and so does the digest of all lines.
+TIMES = ("seconds", "learn_seconds", "end_seconds", "peak_memory", "digest")
 
 
 def tiny_config(

@@ -161,8 +161,8 @@ def test_what_json_cannot_hold_is_refused(value: Any) -> None:
         ({"drop2": -0.1}, "drop2 must lie in 0..1"),
         ({"epochs": 0}, "epochs must be above 0"),
         ({"lr": -1}, "lr must be above 0"),
-        ({"order": -1}, "seeds.order: a seed is 0 or more, not -1"),
-        ({"init": -5}, "seeds.init: a seed is 0 or more, not -5"),
+        ({"order": -1}, "seeds.order: a seed must be 0 or more, not -1"),
+        ({"init": -5}, "seeds.init: a seed must be 0 or more, not -5"),
     ],
 )
 def test_values_out_of_range_are_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
@@ -178,7 +178,7 @@ def test_all_tasks_by_number_are_all_tasks() -> None:
 
 @pytest.mark.parametrize("tasks", [0, -1, 6])
 def test_the_number_of_tasks_must_fit_the_sequence(tasks: int) -> None:
-    with pytest.raises(ConfigError, match=r"D-5 has 5 tasks: tasks must lie in 1\.\.5"):
+    with pytest.raises(ConfigError, match=r"D-5 has 5 tasks: tasks must be in 1\.\.5"):
         make_config("spg", "D-5", tasks=tasks)
 
 
@@ -280,8 +280,6 @@ def test_reading_many_configs_quickly_gives_what_reading_one_gives(method: str) 
         {"seeds": {"order": "1"}},
         {"seeds": {"odrer": 1}},
         {"seeds": None},
-        {"method": "gone"},
-        {"sequence": "gone"},
         {"tasks": 99},
         {"settings": {"x": 1}},
         {"odd": 1},

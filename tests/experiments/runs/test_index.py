@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from softmask.experiments.runs.index import FORMAT, Index
 from softmask.experiments.runs.run import run
-from softmask.experiments.runs.store import Store, StoredRun
+from softmask.experiments.runs.store import INDEX_FORMAT, Index, Store, StoredRun
 from softmask.experiments.runs.stored_run import signature
 from softmask.learning.method_registry import METHODS
 from tests.experiments.runs.examples import tiny_config
@@ -50,13 +49,13 @@ def index_file(tmp_path: Path) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The folders whose events were read."""
     found: list[str] = []
-    usual = StoredRun._lines
+    usual = StoredRun._read
 
-    def note(stored: StoredRun, without: str | None = None) -> object:
+    def note(stored: StoredRun) -> object:
         found.append(stored.path.name)
-        return usual(stored, without)
+        return usual(stored)
 
-    monkeypatch.setattr(StoredRun, "_lines", note)
+    monkeypatch.setattr(StoredRun, "_read", note)
     return found
 
 
@@ -95,9 +94,9 @@ def test_a_run_that_goes_on_is_seen_by_who_holds_it(store: Store) -> None:
         lambda file: file.write_text("{"),
         lambda file: file.write_text("[]"),
         lambda file: file.write_text(json.dumps({"format": 0, "runs": {"finished": {}}})),
-        lambda file: file.write_text(json.dumps({"format": FORMAT, "runs": {"finished": {"signature": [1]}}})),
+        lambda file: file.write_text(json.dumps({"format": INDEX_FORMAT, "runs": {"finished": {"signature": [1]}}})),
         lambda file: file.write_text(file.read_text().replace('"seeds": [1', '"seeds": ["1"')),
-        lambda file: file.write_text(file.read_text().replace('"ways": {"', '"ways": {"other-')),
+        lambda file: file.write_text(file.read_text().replace('"configs": {"', '"configs": {"other-')),
         lambda file: file.write_text(file.read_text().replace('"status"', '"state"')),
         lambda file: file.unlink(),
     ],
@@ -106,7 +105,7 @@ def test_a_spoilt_index_changes_nothing(store: Store, tmp_path: Path, spoil: Cal
     first = seen(store)
     spoil(index_file(tmp_path))
     assert seen(store) == first
-    assert json.loads(index_file(tmp_path).read_text())["format"] == FORMAT
+    assert json.loads(index_file(tmp_path).read_text())["format"] == INDEX_FORMAT
 
 
 def test_nowhere_to_keep_it_is_no_problem(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,13 +140,16 @@ def test_a_partial_look_forgets_nothing_and_a_whole_one_what_is_gone(store: Stor
     assert set(store.index()._before) == {"finished", "lacking"}
 
 
-def test_a_method_that_is_gone_is_told_in_spite_of_the_index(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen(store)
+def test_a_method_that_is_not_installed_is_shown_with_and_without_the_index(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = seen(store)
     known = {name: entry for name, entry in METHODS._entries.items() if name != "spg"}
     monkeypatch.setattr(METHODS, "_entries", known)
-    gone = [problem for problem in store.problems() if "unknown method 'spg'" in problem]
-    assert gone
-    assert all("config.json" in problem for problem in gone), "as without an index"
+    assert seen(store) == first
+    index_file(tmp_path).unlink()
+    assert seen(store) == first
+    assert first[0][1].method == "spg"  # type: ignore[index]
 
 
 def test_two_stores_have_two_indices(tmp_path: Path) -> None:

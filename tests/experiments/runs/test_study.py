@@ -22,7 +22,8 @@ def test_records_tell_how_each_trial_ended(tmp_path: Path) -> None:
         suggest(trial, "settings.strength", Range(0.5, 0.5))
         if state in (TrialState.COMPLETE, TrialState.PRUNED):
             trial.report(40.0, 0)
-            trial.report(30.0, 1)
+            trial.report(60.0, 1)
+            trial.set_user_attr("reached", 30.0)
         if state not in (TrialState.COMPLETE, None):
             trial.set_user_attr("reason", "why not")
         if state is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from softmask.errors import SoftmaskError
+from softmask.errors import SoftmaskError, UnknownName
 from softmask.experiments.metrics import average_accuracy
 from softmask.experiments.paper.published import paper_tables
 from softmask.experiments.runs.config import RunConfig
@@ -38,7 +38,7 @@ class Group:
 
     @cached_property
     def title(self) -> str:
-        return METHODS.load(self.config.method).title
+        return method_title(self.config.method)
 
     @cached_property
     def sequence(self) -> str:
@@ -204,12 +204,25 @@ def _shown(value: object) -> str:
 
 
 @functools.cache
+def method_title(name: str) -> str:
+    """As in the paper. A run of a method that is not installed here is shown by its name."""
+    try:
+        return METHODS.load(name).title
+    except UnknownName:
+        return name
+
+
+@functools.cache
 def _usual(method: str, sequence: str) -> dict[str, dict[str, object]]:
-    settings = dataclasses.asdict(METHODS.load(method).Settings())
+    """The defaults; empty where the method or the folder of images is gone, so that everything stored is shown."""
+    try:
+        settings = dataclasses.asdict(METHODS.load(method).Settings())
+    except UnknownName:
+        settings = {}
     try:
         facts = sequence_facts(sequence)
     except SoftmaskError:
-        return {"network": {}, "settings": settings}  # a folder of pictures that is gone: its network is told whole
+        return {"network": {}, "settings": settings}
     network = {"width": facts.width, "drop1": facts.drop1, "drop2": facts.drop2}
     return {"network": network, "settings": settings}
 

@@ -1,4 +1,4 @@
-"""Where work is done: in this process, in a pool of processes, on a Ray cluster. One interface for all."""
+"""Executors: in this process, in a pool of processes, on a Ray cluster. One interface for all."""
 
 from __future__ import annotations
 
@@ -27,13 +27,19 @@ __all__ = [
 
 
 def make_executor(
-    name: str, *, jobs: int | None = None, address: str | None = None, cpus: float = 1.0, gpus: float = 0.0
+    name: str,
+    *,
+    jobs: int | None = None,
+    address: str | None = None,
+    cpus: float = 1.0,
+    gpus: float = 0.0,
+    devices: tuple[str, ...] = (),
 ) -> Executor:
-    """The executor of this name; only what it needs of the rest is looked at."""
+    """The executor of this name; arguments of other executors are ignored."""
     if name == "serial":
         return SerialExecutor()
     if name == "processes":
-        return ProcessExecutor(jobs=jobs or cores())
+        return ProcessExecutor(jobs=jobs or len(devices) or cores(), devices=devices)
     if name == "ray":
         return RayExecutor(address=address, cpus=cpus, gpus=gpus)
     raise UnknownName("executor", name, NAMES)

@@ -1,4 +1,4 @@
-"""A pool of processes on this machine, one thread of arithmetic each, that outlives its workers.
+"""A pool of processes on this machine, one thread each, that survives the death of its workers.
 
 A worker that is killed or runs out of memory is replaced, and its item tried again. No worker outlives the driver: each
 watches a pipe that closes when the driver is gone, however it went.
@@ -40,15 +40,18 @@ class ProcessExecutor:
     jobs: int = os.cpu_count() or 1
     attempts: int = 3
     """How often an item is tried whose worker dies."""
+    devices: tuple[str, ...] = ()
+    """GPUs by their numbers: each worker sees only one of them (CUDA_VISIBLE_DEVICES), in turn."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Outcome[Item, Result]]:
         waiting = deque(_Order(item, _packed(function, item)) for item in items)
         idle: list[_Worker] = []
         busy: dict[Connection, _Worker] = {}
+        free = list(self.devices)  # a worker that died gives its GPU to the one that replaces it
         try:
             while waiting or busy:
                 while waiting and len(busy) < self.jobs:
-                    worker = idle.pop() if idle else _Worker()
+                    worker = idle.pop() if idle else self._worker(free)
                     worker.begin(waiting.popleft())
                     busy[worker.pipe] = worker
                 for pipe in wait(list(busy)):
@@ -58,12 +61,19 @@ class ProcessExecutor:
                     if answer is not None:
                         idle.append(worker)
                         yield answer
-                    elif order.tries < self.attempts:
+                        continue
+                    free += [worker.device] if worker.device is not None else []
+                    if order.tries < self.attempts:
                         waiting.appendleft(order)
                     else:
                         yield Outcome(order.item, error=worker.death(order.tries), kind=WORKER_DIED)
         finally:
             _stop([*idle, *busy.values()])
+
+    def _worker(self, free: list[str]) -> _Worker:
+        if self.devices and not free:  # more jobs than GPUs: they are shared evenly
+            free += self.devices
+        return _Worker(free.pop(0) if free else None)
 
 
 @dataclass
@@ -85,9 +95,10 @@ def _packed(function: Callable[..., Any], item: Any) -> bytes:
 class _Worker:
     """The driver's side of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str | None = None) -> None:
+        self.device = device
         self.pipe, theirs = multiprocessing.Pipe()
-        with _environment(ONE_THREAD):
+        with _environment(ONE_THREAD | ({} if device is None else {"CUDA_VISIBLE_DEVICES": device})):
             self.process: SpawnProcess = multiprocessing.get_context("spawn").Process(
                 target=_work, args=(theirs,), name="softmask worker", daemon=True
             )

@@ -1,4 +1,4 @@
-"""Everything that decides a result, as one frozen value. Equal configs have equal ids and equal numbers."""
+"""Everything that decides a result, as one frozen value. Equal configs have equal ids and equal results."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import hashlib
 import json
 import re
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from softmask.errors import ConfigError, UnknownName, nearest
+from softmask.errors import ConfigError, SoftmaskError, UnknownName, nearest
 from softmask.experiments.sequences import SequenceFacts, sequence_facts
 from softmask.experiments.sequences.catalogue import SEQUENCES
 from softmask.learning.method_registry import METHODS
 from softmask.learning.scenario import NetworkConfig
 from softmask.learning.seeds import Seeds
 from softmask.learning.settings import omit_new_defaults
+from softmask.learning.task import TaskSequence
 from softmask.learning.training import PRESETS, Training
 from softmask.learning.validation import refuse_unknown, validated
 
@@ -27,12 +29,12 @@ SECTIONS = ("training", "network", "settings", "seeds")
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One run. Where it runs, on what and how often it saves are not in it: they do not change the numbers."""
+    """One run. Where it runs, on which device and how often it saves are not in it: they do not change the result."""
 
     method: str
     sequence: str
     tasks: int | None = None
-    """Only so many tasks of the sequence; None means all."""
+    """Use only the first N tasks of the sequence; None means all."""
     seeds: Seeds = field(default_factory=Seeds)
     settings: dict[str, Any] = field(default_factory=dict)
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -40,8 +42,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         METHODS.entry(self.method)
-        if ":" not in self.sequence:  # a folder of pictures may be gone by the time its results are read
-            facts = _check_tasks(self.sequence, self.tasks)
+        facts = _registered(self.sequence)
+        if facts is not None:
+            _check_tasks(self.sequence, self.tasks, facts)
             if self.tasks == facts.tasks:  # one run, not two
                 object.__setattr__(self, "tasks", None)
         for name, kind in SECTION_TYPES.items():
@@ -58,7 +61,7 @@ class RunConfig:
         return dataclasses.asdict(self)
 
     def with_seeds(self, seeds: Seeds) -> RunConfig:
-        """The same run with other seeds. Nothing else is checked again: many runs differ in their seeds alone."""
+        """The same run with other seeds. Nothing else is checked again: many runs differ in their seeds only."""
         other = object.__new__(type(self))
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         vars(other).update(fields | {"settings": dict(self.settings), "seeds": _checked_seeds(seeds)})
@@ -90,20 +93,44 @@ class RunConfig:
 
 
 def read_config(raw: Mapping[str, Any]) -> RunConfig:
-    """As `RunConfig.from_dict`, but quick where a store holds one way of running with many seeds."""
+    """A stored config. As `RunConfig.from_dict`, but fast where a store holds one config with many seeds.
+
+    A method or sequence that is not installed here is no error: the run can be shown, though not continued.
+    """
     seeds = raw.get("seeds")
-    if not isinstance(seeds, Mapping) or not isinstance(raw.get("method"), str):
-        return RunConfig.from_dict(raw)
-    if ":" not in (sequence := str(raw.get("sequence"))):
-        _check_tasks(sequence, raw.get("tasks"))
+    method: Any = None
+    if isinstance(name := raw.get("method"), str):
+        with suppress(SoftmaskError):
+            method = METHODS.load(name)
+    if not isinstance(seeds, Mapping) or not isinstance(name, str):
+        return _not_installed(raw) if isinstance(name, str) and method is None else RunConfig.from_dict(raw)
+    if isinstance(sequence := raw.get("sequence"), str) and (facts := _registered(sequence)) is not None:
+        _check_tasks(sequence, raw.get("tasks"), facts)
     rest = json.dumps({name: value for name, value in raw.items() if name != "seeds"})
-    return _seedless(rest, cast(Hashable, METHODS.load(raw["method"]))).with_seeds(_read_seeds(json.dumps(seeds)))
+    return _seedless(rest, cast(Hashable, method)).with_seeds(_read_seeds(json.dumps(seeds)))
 
 
 @functools.lru_cache(maxsize=4096)
-def _seedless(text: str, method: Hashable) -> RunConfig:
+def _seedless(text: str, method: Hashable | None) -> RunConfig:
     """Known by the method itself as well, not only by its name, which may come to mean another."""
-    return RunConfig.from_dict(json.loads(text))
+    return _not_installed(json.loads(text)) if method is None else RunConfig.from_dict(json.loads(text))
+
+
+def _not_installed(raw: Mapping[str, Any]) -> RunConfig:
+    """A config whose method is not installed: its settings are those that were stored."""
+    refuse_unknown(RunConfig, raw, "config")
+    tasks, settings = raw.get("tasks"), raw.get("settings", {})
+    for name in ("method", "sequence"):
+        if not isinstance(raw.get(name), str):
+            raise ConfigError(f"config: {name} must be a name, not {raw.get(name)!r}")
+    if not isinstance(settings, Mapping) or not (tasks is None or (type(tasks) is int and tasks > 0)):
+        raise ConfigError("config: settings must be an object, and tasks a positive number or null")
+    sections = {name: validated(kind, dict(raw.get(name, {})), name) for name, kind in SECTION_TYPES.items()}
+    _checked_seeds(sections["seeds"])
+    config = object.__new__(RunConfig)
+    stored = {"method": raw["method"], "sequence": raw["sequence"], "tasks": tasks, "settings": dict(settings)}
+    vars(config).update({each.name: (stored | sections)[each.name] for each in dataclasses.fields(RunConfig)})
+    return config
 
 
 @functools.lru_cache(maxsize=4096)
@@ -115,13 +142,13 @@ def _read_seeds(text: str) -> Seeds:
 def _checked_seeds(seeds: Seeds) -> Seeds:
     for name, seed in vars(seeds).items():
         if seed < 0:
-            raise ConfigError(f"seeds.{name}: a seed is 0 or more, not {seed}")
+            raise ConfigError(f"seeds.{name}: a seed must be 0 or more, not {seed}")
     return seeds
 
 
 def make_config(
     method: str,
-    sequence: str,
+    sequence: str | TaskSequence,
     *,
     preset: str = "paper",
     seed: int = 1,
@@ -130,31 +157,57 @@ def make_config(
 ) -> RunConfig:
     """A config from names: the preset's training, the sequence's network, one seed for all; then `changes`.
 
+    A sequence may be an object: the config has its name, and the run must be given the object (`run(sequence=...)`).
     A change is named `training.lr`, `network.width`, `settings.strength`, `seeds.order`, or by its last part alone
     where that is clear.
     """
     if preset not in PRESETS:
         raise UnknownName("preset", preset, PRESETS)
     METHODS.entry(method)
-    sequence = SEQUENCES.spelt(sequence)
-    facts = _check_tasks(sequence, tasks)
+    name, facts = _facts_of(sequence)
+    _check_tasks(name, tasks, facts)
+    if tasks == facts.tasks:
+        tasks = None
     raw: dict[str, dict[str, Any]] = {
         "training": dataclasses.asdict(PRESETS[preset]),
         "network": {"width": facts.width, "drop1": facts.drop1, "drop2": facts.drop2},
         "settings": dataclasses.asdict(METHODS.load(method).Settings()),
         "seeds": dataclasses.asdict(Seeds.all_from(seed)),
     }
-    for name, value in (changes or {}).items():
-        section, key = _find_field(name, raw, method)
+    for field_name, value in (changes or {}).items():
+        section, key = _find_field(field_name, raw, method)
         raw[section][key] = value
-    return RunConfig.from_dict({"method": method, "sequence": sequence, "tasks": tasks, **raw})
+    return RunConfig.from_dict({"method": method, "sequence": name, "tasks": tasks, **raw})
 
 
-def _check_tasks(sequence: str, tasks: int | None) -> SequenceFacts:
-    facts = sequence_facts(sequence)
+def _facts_of(sequence: str | TaskSequence) -> tuple[str, SequenceFacts]:
+    """Its name and facts. An object that has the name of a registered sequence must be that sequence."""
+    if isinstance(sequence, str):
+        name = SEQUENCES.spelt(sequence)
+        return name, sequence_facts(name)
+    name, count, classes = sequence.name, len(sequence.tasks), max(sequence.classes)
+    registered = _registered(name)
+    if registered is None:
+        return name, SequenceFacts(tasks=count, classes=classes, description=name, similar=sequence.similar)
+    if (count, classes) != (registered.tasks, registered.classes):
+        raise ConfigError(
+            f"{name} is the name of a registered sequence with {registered.tasks} tasks of up to "
+            f"{registered.classes} classes, not {count} of up to {classes}: give the object another name"
+        )
+    return name, registered
+
+
+def _registered(sequence: str) -> SequenceFacts | None:
+    """The facts of a sequence that is known by its name. None for an object, a removed package or a folder, which may
+    be gone by the time its results are read."""
+    if ":" in sequence or sequence not in SEQUENCES.names():
+        return None
+    return sequence_facts(sequence)
+
+
+def _check_tasks(sequence: str, tasks: int | None, facts: SequenceFacts) -> None:
     if tasks is not None and not 1 <= tasks <= facts.tasks:
-        raise ConfigError(f"{sequence} has {facts.tasks} tasks: tasks must lie in 1..{facts.tasks}, not {tasks}")
-    return facts
+        raise ConfigError(f"{sequence} has {facts.tasks} tasks: tasks must be in 1..{facts.tasks}, not {tasks}")
 
 
 def _find_field(name: str, raw: Mapping[str, Mapping[str, Any]], method: str) -> tuple[str, str]:

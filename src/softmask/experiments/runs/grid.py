@@ -1,4 +1,4 @@
-"""Methods x sequences x seeds: which runs that makes, how far each is, and running those that are missing."""
+"""Methods x sequences x seeds: the runs of a grid, how far each is, and running those that are missing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from softmask.errors import SoftmaskError
 from softmask.experiments.executors import WORKER_DIED, Executor, Outcome
 from softmask.experiments.paper.published import paper_tables
 from softmask.experiments.runs.config import RunConfig, make_config
-from softmask.experiments.runs.index import Index
-from softmask.experiments.runs.run import may_change, run, tell_if_code_changed
-from softmask.experiments.runs.store import Listener, Store
+from softmask.experiments.runs.data_check import ChangedData, TaskNames, settle
+from softmask.experiments.runs.provenance import warn_if_code_changed
+from softmask.experiments.runs.run import release_dead_lease, run
+from softmask.experiments.runs.store import Index, Listener, StaleDataError, Store, StoredRun
 from softmask.learning.method_registry import METHODS
 from softmask.learning.seeds import Seeds
 from softmask.storage.lease import FolderBusyError
@@ -24,11 +25,12 @@ from softmask.storage.lease import FolderBusyError
 PAPER_SEEDS = (1, 2, 3, 4, 5)
 SEEDS_SET_BY_HAND = "each of seeds.order, split, init and batches is set, so they would be the same run again"
 SECONDS_BETWEEN_LOOKS = 1.0
-State = Literal["finished", "failed", "running", "begun", "missing"]
+WORKERS_DIED = "worker died"
+State = Literal["finished", "failed", "stale", "running", "begun", "missing"]
 Changes = Callable[[str, str], Mapping[str, Any]]
-"""What is changed for a method on a sequence."""
+"""The changes for a method on a sequence."""
 Listening = Callable[[RunConfig, Store], AbstractContextManager[Sequence[Listener]]]
-"""Who listens to a cell while it runs; must be something that can go to another process."""
+"""Listeners of a run while it is worked on; must be something that can be sent to another process."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Cell:
     error: str | None = None
     """Why it failed."""
     elsewhere: bool = False
-    """Whether another process brought it to its end."""
+    """Whether another process finished it."""
+    known: StoredRun | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Grid:
     ) -> Grid:
         """Every method on every sequence with every seed, seeds last: a table's row is complete early.
 
-        Unless methods and sequences were `named` by somebody, what the paper could not afford is left out.
+        Unless methods and sequences were `named` by somebody, runs that the paper leaves out are left out.
         """
         configs: dict[str, RunConfig] = {}
         left_out = {}
@@ -82,6 +85,15 @@ class Grid:
                 if len(seeded) < (wanted := len(set(seeds))):
                     left_out[f"{wanted - len(seeded)} seeds of {method} on {sequence}"] = SEEDS_SET_BY_HAND
         return cls(tuple(configs.values()), left_out)
+
+    def with_reference(self, method: str) -> Grid:
+        """The same grid, with a run of this method before each run that it can be compared with."""
+        configs: dict[str, RunConfig] = {}
+        for config in self.configs:
+            reference = config if config.method == method else replace(config, method=method, settings={})
+            configs.setdefault(reference.id(), reference)
+            configs.setdefault(config.id(), config)
+        return replace(self, configs=tuple(configs.values()))
 
     def cells(self, store: Store) -> list[Cell]:
         """How far each run is."""
@@ -101,45 +113,71 @@ class Grid:
         device: str = "cpu",
         retry_failed: bool = False,
         listening: Listening | None = None,
+        changed_data: ChangedData = "refuse",
     ) -> Iterator[Cell]:
-        """Runs what is missing; yields every cell once, when it has come to its end, the finished ones first.
+        """Runs the missing cells; yields every cell once, when it has ended, the finished ones first.
 
-        A cell that failed before is not tried again unless `retry_failed`. One that another live process writes is left
-        to it, and waited for after all others; should that process die, the cell is run here.
+        A cell that failed before is not tried again unless `retry_failed`, or its workers died. One that another live
+        process writes is left to it, and waited for after all others; should that process die, the cell is run here.
         """
-        store = Store(store.root.absolute())  # workers may stand elsewhere
-        work = functools.partial(
-            _run_cell,
-            store=store,
-            data=data and data.absolute(),
-            keep=keep,
-            checkpoint_every=checkpoint_every,
-            device=device,
-            listening=listening,
-        )
+        store = Store(store.root.absolute())  # workers may have another working folder
+        how: dict[str, Any] = {
+            "store": store,
+            "data": data and data.absolute(),
+            "keep": keep,
+            "checkpoint_every": checkpoint_every,
+            "device": device,
+            "listening": listening,
+            "changed_data": changed_data,
+        }
         waiting: dict[str, RunConfig] = {}
-        for cell in self.cells(store):
-            # Where a sequence is a folder, a finished run is still to be compared with what lies there now.
-            finished = cell.state == "finished" and not may_change(cell.config)
-            if finished or (cell.state == "failed" and not retry_failed):
-                if listening is not None:  # a tracker may have been asked for only now, or been down before
+        names = TaskNames(data)
+        for each in self.cells(store):
+            cell = _compared(each, store, names, changed_data)
+            if cell.state == "finished" or (cell.state in ("failed", "stale") and not retry_failed):
+                if listening is not None and cell.state != "stale":  # a tracker may be new, or have been down before
                     with listening(cell.config, store):
                         pass
-                yield cell
+                yield cell if cell.state != "stale" else replace(cell, state="failed")
             else:
                 waiting[cell.config.id()] = cell.config
-        while waiting:
-            free = [config for config in waiting.values() if not store.busy(config)]
-            for outcome in executor.map(work, free):
-                if outcome.kind != FolderBusyError.__name__:
-                    del waiting[outcome.item.id()]
-                    yield _ended(outcome, store)
-            if waiting and not free:
-                time.sleep(SECONDS_BETWEEN_LOOKS)
-            elsewhere = [cell for cell in (look(config, store) for config in waiting.values()) if _at_its_end(cell)]
-            for cell in elsewhere:
-                del waiting[cell.config.id()]
-                yield Cell(cell.config, cell.state, cell.error, elsewhere=True)
+        yield from _run_waiting(waiting, store, executor, functools.partial(_run_cell, **how))
+
+
+def _run_waiting(
+    waiting: dict[str, RunConfig], store: Store, executor: Executor, work: Callable[[RunConfig], None]
+) -> Iterator[Cell]:
+    while waiting:
+        free = [config for config in waiting.values() if not store.busy(config)]
+        for outcome in executor.map(work, free):
+            if outcome.kind != FolderBusyError.__name__:
+                del waiting[outcome.item.id()]
+                yield _ended(outcome, store)
+        if waiting and not free:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        elsewhere = [cell for cell in (look(config, store) for config in waiting.values()) if _has_ended(cell)]
+        for cell in elsewhere:
+            del waiting[cell.config.id()]
+            yield replace(cell, elsewhere=True)
+
+
+def _compared(cell: Cell, store: Store, names: TaskNames, policy: ChangedData) -> Cell:
+    """A finished run counts only if it was learned from the data that are there now."""
+    if cell.known is None or cell.state not in ("finished", "stale"):
+        return cell
+    try:
+        there = names.of(cell.config)
+        if there is None:
+            return cell
+        settled = settle(cell.known, there, store, policy)
+        if settled is None:
+            return replace(cell, state="missing", known=None)
+        release_dead_lease(settled)
+        return replace(cell, state="finished", error=None, known=settled)
+    except StaleDataError as error:
+        return replace(cell, state="stale", error=str(error))
+    except (SoftmaskError, OSError) as error:
+        return replace(cell, state="failed", error=str(error))
 
 
 def _seeded(method: str, sequence: str, seeds: Sequence[int], **options: Any) -> Iterator[RunConfig]:
@@ -182,25 +220,28 @@ def not_in_the_paper(method: str, sequence: str) -> str | None:
 
 
 def look(config: RunConfig, store: Store, index: Index | None = None) -> Cell:
-    """How far a run is."""
+    """How far a run is. A folder that is damaged or not ours is a failed cell, and no reason to stop a grid."""
     try:
-        known = store.find(config, index)
-        if known is not None and known.known_summary().status == "finished":
-            tell_if_code_changed(known)
-            return Cell(config, "finished")
+        known = store.find(config, index, stale_too=True)
+        summary = known.known_summary() if known is not None else None
+        if known is not None and summary is not None and summary.status == "finished":
+            warn_if_code_changed(known)
+            return Cell(config, "stale" if summary.stale else "finished", summary.stale, known=known)
         if store.busy(config):
             return Cell(config, "running")
         if known is None:
             return Cell(config, "missing")
-        if known.status == "failed":
-            return Cell(config, "failed", str(known.events("failed")[-1].get("message")))
+        if known.status == "failed" and (last := known.events("failed")[-1]).get("reason") != WORKERS_DIED:
+            return Cell(config, "failed", str(last.get("message")))
         return Cell(config, "begun")
     except SoftmaskError as error:  # a damaged folder: to be told, not to be run over
         return Cell(config, "failed", str(error))
+    except OSError as error:
+        return Cell(config, "failed", f"{store.root / config.id()}: {error.strerror or error}")
 
 
 def _run_cell(config: RunConfig, *, store: Store, listening: Listening | None, **how: Any) -> None:
-    """What a worker does. Everything worth keeping is in the store."""
+    """The work of one worker. Everything worth keeping is in the store."""
     with nullcontext([]) if listening is None else listening(config, store) as listeners:
         run(config, store, listeners=listeners, **how)
 
@@ -210,17 +251,18 @@ def _ended(outcome: Outcome[RunConfig, None], store: Store) -> Cell:
         return Cell(outcome.item, "finished")
     if outcome.kind == WORKER_DIED:
         _note_death(outcome, store)
+        return Cell(outcome.item, "failed", f"{outcome.error}; the same command tries it again")
     return Cell(outcome.item, "failed", outcome.error)
 
 
 def _note_death(outcome: Outcome[RunConfig, None], store: Store) -> None:
-    """A run that killed its workers could not write so itself; without it, the next grid would fall into the trap."""
+    """A run whose workers were killed could not write so itself."""
     try:
         with store.open(outcome.item) as writer:
-            writer.event("failed", reason="worker died", message=outcome.error)
-    except SoftmaskError:
+            writer.event("failed", reason=WORKERS_DIED, message=outcome.error)
+    except (SoftmaskError, OSError):
         pass  # its folder is not ours, or the disk is full: the cell stays unfinished and is tried again
 
 
-def _at_its_end(cell: Cell) -> bool:
-    return cell.state in ("finished", "failed")
+def _has_ended(cell: Cell) -> bool:
+    return cell.state in ("finished", "failed", "stale")

@@ -9,6 +9,9 @@ preset = "short"
 epochs = 3
 network.width = 0.5
 
+[sequence."D-5"]           # for the cells of one sequence
+batch = 16
+
 [method.spg-hard]          # for the cells of one method
 settings.threshold = 0.5
 """
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from softmask.errors import ConfigError, nearest
+from softmask.storage.plain import MEBIBYTE, read_plain
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,11 +33,13 @@ else:
     import tomli as tomllib
 
 MOST_SEEDS = 10_000
+MOST_DIGITS = 18
+"""Of a number: more than any field needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridFile:
-    """What such a file may say; all of it may also be said by flags."""
+    """The fields of a grid file; flags override them."""
 
     methods: list[str] | None = None
     sequences: list[str] | None = None
@@ -44,6 +50,8 @@ class GridFile:
     settings: str | None = None
     set: dict[str, Any] = field(default_factory=dict)
     """Changes of every cell, by the full names of the fields."""
+    sequence: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Changes of the cells of one sequence."""
     method: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Changes of the cells of one method."""
 
@@ -66,7 +74,8 @@ def parse_seeds(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+        numbers = [first, last] if dash else [first]
+        if not all(each.isdecimal() and len(each) <= MOST_DIGITS for each in numbers) or int(numbers[-1]) < int(first):
             raise ConfigError(f"seeds are given as in 1-5 or 1,2,7, not as {text!r}")
         count = int(last or first) - int(first) + 1
         if count + len(found) > MOST_SEEDS:
@@ -77,7 +86,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def _read(path: Path) -> Any:
     try:
-        text = path.read_text()
+        text = read_plain(path, MEBIBYTE).decode()
     except FileNotFoundError:
         raise ConfigError(f"there is no grid file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -85,8 +94,8 @@ def _read(path: Path) -> Any:
     if path.suffix == ".toml":
         try:
             return tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path} is no TOML: {error}") from None
+        except (ValueError, RecursionError) as error:  # a number of too many digits is a plain ValueError
+            raise ConfigError(f"{path} is not valid TOML: {_first_line(error)}") from None
     if path.suffix in (".yaml", ".yml"):
         return _read_yaml(path, text)
     raise ConfigError(f"{path}: a grid file ends in .toml, .yaml or .yml")
@@ -98,35 +107,56 @@ def _read_yaml(path: Path, text: str) -> Any:
     except ImportError:
         raise ConfigError(f"{path}: YAML needs PyYAML: pip install 'softmask[yaml]', or write TOML") from None
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            # A few lines of aliases of aliases take all memory.
+            raise ConfigError(f"{path}: YAML aliases (*name) are refused: write the values out")
         return yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
 
 
 def _field(path: Path, name: str, value: Any) -> Any:
     """Checked, and in the form that a GridFile has."""
+    if isinstance(value, list) and not value:
+        raise ConfigError(f"{path}: {name} is empty: leave it out, or name at least one")
     if name in ("methods", "sequences") and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return value
     if name == "seeds":
         if isinstance(value, str):
             return parse_seeds(value)
-        if isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+        if isinstance(value, list) and all(type(one) is int and abs(one) < 10**MOST_DIGITS for one in value):
             return value
     if name in ("preset", "settings") and isinstance(value, str):
         return value
-    if name == "tasks" and isinstance(value, int) and not isinstance(value, bool):
+    if name == "tasks" and type(value) is int and abs(value) < 10**MOST_DIGITS:
         return value
     if name == "paper" and isinstance(value, bool):
         return value
     if name == "set" and isinstance(value, Mapping):
         return _flat(value)
-    if name == "method" and isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values()):
-        return {str(method): _flat(changes) for method, changes in value.items()}
-    raise ConfigError(f"{path}: {name} cannot be {value!r}")
+    if (
+        name in ("method", "sequence")
+        and isinstance(value, Mapping)
+        and all(isinstance(one, Mapping) for one in value.values())
+    ):
+        return {str(one): _flat(changes) for one, changes in value.items()}
+    raise ConfigError(f"{path}: {name} cannot be {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits
+        return f"this {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
-    """`network = {width = 1}` and `"network.width" = 1` say the same."""
+    """`network = {width = 1}` and `"network.width" = 1` are the same."""
     found: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):

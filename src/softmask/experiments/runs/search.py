@@ -1,14 +1,12 @@
-"""Finding settings: Optuna's TPE over a method's ranges, judged by mean validation accuracy, never by test accuracy.
+"""Hyperparameter search: Optuna's TPE over a method's ranges, by mean validation accuracy, never by test accuracy.
 
 <folder>/study.journal     all trials (or a database, by its URL)
          runs/             a store with the run of each trial, without test accuracies
-         trials/0003/      who works on a trial
+         trials/0003/      the lease of the process that works on a trial
 
-TPE draws at random until it knows ten trials. A search on a CPU may have no more than that, so these go evenly through
-the ranges instead.
-
-A search that was killed goes on with the same trials: every draw follows from the seed, the number of the trial and the
-trials before it; a run that was interrupted resumes.
+A trial on the first tasks of a sequence has the network of the whole sequence. A search that was killed goes on with
+the same trials: every draw follows from the seed, the number of the trial and the trials before it; an interrupted run
+resumes.
 """
 
 from __future__ import annotations
@@ -18,10 +16,11 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
 import optuna
+from optuna.samplers import TPESampler
 from optuna.trial import Trial, TrialState
 
 import softmask
@@ -30,31 +29,27 @@ from softmask.experiments.runs.run import GPU_TROUBLE, Watch, run
 from softmask.experiments.runs.search_space import SearchPlan
 from softmask.experiments.runs.settings_file import FoundSettings
 from softmask.experiments.runs.store import Store, StoredRun
-from softmask.experiments.runs.study import EvenStart, TrialRecord, alone, open_study, records, suggest
+from softmask.experiments.runs.study import TrialRecord, alone, open_study, records, suggest
 from softmask.experiments.sequences import sequence_facts
 from softmask.learning.fit import DivergedError
 from softmask.learning.seeds import derive
 from softmask.storage.lease import FolderBusyError, Lease
 
 OBJECTIVE = "mean validation accuracy over the tasks after the last one, in percent"
-# A trial is given up if it is clearly below the median of those before it, once there are so many. Less than a point
-# may be a few validation images, and the first task alone tells nothing about forgetting.
-TRIALS_TO_COMPARE_WITH = 5
-TASKS_BEFORE_JUDGING = 2
-CLEARLY = 1.0
 SECONDS_BETWEEN_LOOKS = 1.0
-EVEN_TRIALS = 10  # so many would TPE draw at random
+RANDOM_TRIALS = 10
+"""TPE draws at random until it knows that many trials."""
 DEFAULTS = 1
 """The number of the trial that has the default settings."""
 
 Told = Callable[[TrialRecord], None]
-"""Is told every trial that came to its end."""
+"""Is told every trial that has ended."""
 Display = Callable[[int], AbstractContextManager[Watch]]
-"""Shows how the trial of this number goes."""
+"""Shows the progress of the trial with this number."""
 
 
-class Hopeless(SoftmaskError):
-    """A trial that is not worth its time."""
+class TrialPruned(SoftmaskError):
+    """A trial that is below the median of those before it."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +66,12 @@ class Search:
     def of(
         cls, plan: SearchPlan, root: Path, *, study: str | None = None, data: Path | None = None, device: str = "cpu"
     ) -> Search:
-        """Everything about a search lies in one folder, unless its study is kept elsewhere."""
+        """Everything about a search is in one folder, unless its study is kept elsewhere."""
         folder = root / plan.name()
         return cls(plan, folder, study or str(folder / "study.journal"), data, device)
 
     def begin(self) -> None:
-        """What comes before the first draw. Does nothing the second time."""
+        """Makes the study and its first trials. Does nothing the second time."""
         (self.folder / "trials").mkdir(parents=True, exist_ok=True)
         with self._alone():
             study = self.study()
@@ -130,48 +125,41 @@ class Search:
 
     def _drawn(self, study: optuna.Study, trial: Trial) -> Trial:
         """Gives the trial its settings; those that it has already stay."""
-        even = self.plan.spread(trial.number) if trial.number < EVEN_TRIALS else {}
         for name, allowed in self.plan.space().items():
-            # A sampler for each draw: what it gives does not depend on what this process drew before.
+            # A sampler for each draw: the value does not depend on what this process drew before.
             seed = derive(self.plan.seed, trial.number, name) % 2**32
-            study.sampler = EvenStart(even, n_startup_trials=EVEN_TRIALS, seed=seed, multivariate=False)
+            study.sampler = TPESampler(n_startup_trials=RANDOM_TRIALS, seed=seed)
             suggest(trial, name, allowed)
         return trial
 
     def _perform(self, study: optuna.Study, trial: Trial, watch: Watch | None) -> None:
         config, store = self.plan.config(trial.params), Store(self.folder / "runs")
-        judge = Judge(study, trial, self.plan.tasks or sequence_facts(self.plan.sequence).tasks)
+        report = Report(study, trial, self.plan.tasks or sequence_facts(self.plan.sequence).tasks)
         try:
             known = store.find(config)
-            judge.hear(known.events() if known is not None else ())
-            how: dict[str, Any] = {"data": self.data, "device": self.device, "watch": watch, "listeners": [judge]}
-            done = _when_free(lambda: run(config, store, tests=False, **how))
-        except (Hopeless, DivergedError) as error:
-            _give_up(study, trial, TrialState.PRUNED, str(error))
+            for event in known.events() if known is not None else ():
+                report(event)
+            how: dict[str, Any] = {"data": self.data, "device": self.device, "watch": watch, "listeners": [report]}
+            done = _when_free(lambda: run(config, store, tests=False, whole_network=True, **how))
+        except (TrialPruned, DivergedError) as error:
+            _end_without_value(study, trial, TrialState.PRUNED, str(error))
         except (SoftmaskError, OSError, *GPU_TROUBLE):
             raise  # a full disk, say: the trial is taken up again
         except Exception as error:
-            _give_up(study, trial, TrialState.FAIL, f"{type(error).__name__}: {error}")
+            _end_without_value(study, trial, TrialState.FAIL, f"{type(error).__name__}: {error}")
         else:
             study.tell(trial, objective(done))
         _drop_weights(store.root / config.id())
 
 
-class Judge:
-    """Listens to a trial's run; reports it after each task and stops it where it is hopeless."""
+class Report:
+    """Listens to a trial's run, reports its accuracy to Optuna after each task, and stops it where Optuna prunes."""
 
     def __init__(self, study: optuna.Study, trial: Trial, tasks: int) -> None:
-        self.study, self.trial, self.tasks = study, trial, tasks
+        self.trial, self.tasks = trial, tasks
         self._learned: dict[int, int] = {}
         self._rows: dict[int, dict[int, float]] = {}
-        self._reported = set(self._steps())
-
-    def _steps(self) -> Iterable[int]:
-        return self.study.get_trials(deepcopy=False)[self.trial.number].intermediate_values
-
-    def hear(self, events: Iterable[dict[str, Any]]) -> None:
-        for event in events:
-            self(event)
+        self._reported = set(study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event["kind"] == "task":
@@ -180,28 +168,21 @@ class Judge:
             row = self._rows.setdefault(event["after"], {})
             row[event["task"]] = 100 * event["validation"]
             if len(row) == sum(self._learned.values()):
-                self._judge(event["after"], mean(row.values()))
+                self._report(event["after"], list(row.values()))
 
-    def _judge(self, after: int, value: float) -> None:
+    def _report(self, after: int, accuracies: list[float]) -> None:
         if after not in self._reported:
-            self.trial.report(value, after)
+            self.trial.set_user_attr("reached", mean(accuracies))
+            # The sum over the tasks, not their mean: Optuna compares the best value that a trial has had so far, and
+            # a mean is best after the first task, before anything could be forgotten.
+            self.trial.report(sum(accuracies), after)
             self._reported.add(after)
-        others = [
-            other.intermediate_values[after]
-            for other in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-            if other.number < self.trial.number and after in other.intermediate_values
-        ]
-        if not TASKS_BEFORE_JUDGING <= after + 1 < self.tasks or len(others) < TRIALS_TO_COMPARE_WITH:
-            return
-        if value < median(others) - CLEARLY:
-            raise Hopeless(
-                f"hopeless after task {after + 1}: {value:.2f} is far below {median(others):.2f}, the median of "
-                f"{len(others)} trials before it"
-            )
+        if after + 1 < self.tasks and self.trial.should_prune():
+            raise TrialPruned(f"after task {after + 1} its accuracy is below the median of the trials before it")
 
 
 def objective(done: StoredRun) -> float:
-    """What a search makes as large as it can."""
+    """The value that a search maximises."""
     rows = done.accuracies("validation")
     return mean(rows[max(rows)].values())
 
@@ -217,7 +198,7 @@ def best_of(trials: Iterable[TrialRecord]) -> TrialRecord:
 
 
 def found_settings(search: Search, trials: list[TrialRecord]) -> FoundSettings:
-    """The best trial's settings, with the story of how they were found."""
+    """The best trial's settings, and how they were found."""
     plan, best = search.plan, best_of(trials)
     by_section = plan.fixed()
     for name, value in best.found.items():
@@ -251,12 +232,12 @@ def _when_free(work: Callable[[], StoredRun]) -> StoredRun:
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def _give_up(study: optuna.Study, trial: Trial, state: TrialState, reason: str) -> None:
+def _end_without_value(study: optuna.Study, trial: Trial, state: TrialState, reason: str) -> None:
     trial.set_user_attr("reason", reason)
     study.tell(trial, state=state)
 
 
 def _drop_weights(folder: Path) -> None:
-    """What a trial learned is of no use once it is judged."""
+    """The weights of a trial are of no use once it has ended."""
     for file in (*folder.glob("checkpoints/*.safetensors"), *folder.glob("progress.safetensors")):
         file.unlink(missing_ok=True)

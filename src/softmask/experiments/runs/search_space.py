@@ -1,4 +1,4 @@
-"""What a search goes through: the ranges that a method's `Settings` declare, and the dropout rates of the network."""
+"""The search space: the ranges that a method's `Settings` declare, and the dropout rates of the network."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from softmask.learning.method_registry import METHODS
 
 # The paper searches both rates but gives no ranges; all values that its authors published lie in this one.
 DROPOUT = {"network.drop1": (0.0, 0.5), "network.drop2": (0.0, 0.5)}
+VERSION = 2
+"""Of the way trials are drawn and run. Trials of another version are not continued."""
 BUDGET = ("epochs", "joint_epochs", "precision")
-"""What a search may save time with: settings that were found go on to be used without it."""
+"""Fields that shorten the trials of a search: they are not part of the settings that it finds."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Where one field may lie: between two numbers, or among a few values."""
+    """The values of one field: between two numbers, or one of a few choices."""
 
     low: float | None = None
     high: float | None = None
@@ -37,33 +39,14 @@ class Range:
         assert self.high is not None
         return isinstance(value, (int, float)) and self.low <= value <= self.high
 
-    def place(self, value: float) -> float:
-        """Where between its ends, 0 and 1, a value lies: on the scale on which it is searched."""
-        low, high = self._ends()
-        return ((math.log(value) if self.log else value) - low) / (high - low)
-
-    def at(self, place: float) -> float:
-        """The value at a place; of whole numbers, the nearest."""
-        low, high = self._ends()
-        value = low + place * (high - low)
-        value = math.exp(value) if self.log else value
-        assert self.low is not None
-        assert self.high is not None
-        return min(max(round(value) if self.whole else value, self.low), self.high)
-
     @property
     def whole(self) -> bool:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
-    def _ends(self) -> tuple[float, float]:
-        assert self.low is not None
-        assert self.high is not None
-        return (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlan:
-    """Everything that decides which settings are tried, and how each is judged."""
+    """Everything that decides which settings are tried and how each is evaluated."""
 
     method: str
     sequence: str
@@ -79,9 +62,10 @@ class SearchPlan:
 
     def name(self) -> str:
         """Equal for plans that may share their trials: more trials continue the same search."""
-        told = {key: value for key, value in dataclasses.asdict(self).items() if key != "trials"}
-        told["space"] = {name: dataclasses.asdict(each) for name, each in self.space().items()}
-        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+        facts = {key: value for key, value in dataclasses.asdict(self).items() if key != "trials"}
+        facts["space"] = {name: dataclasses.asdict(each) for name, each in self.space().items()}
+        facts["version"] = VERSION
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
         return self.config({}).id().rpartition("_")[0] + "_" + digest
 
     def config(self, found: Mapping[str, Any]) -> RunConfig:
@@ -117,7 +101,7 @@ class SearchPlan:
         return ranges
 
     def fixed(self) -> dict[str, dict[str, Any]]:
-        """What was fixed for all trials of that which a settings file holds: what is found belongs to it."""
+        """The fields of a settings file that were fixed for all trials: the settings that are found belong to them."""
         config = self.config({})
         rates = {name.partition(".")[2]: getattr(config.network, name.partition(".")[2]) for name in DROPOUT}
         training = {key: value for key, value in vars(config.training).items() if key not in BUDGET}
@@ -127,34 +111,18 @@ class SearchPlan:
         }
 
     def defaults(self) -> dict[str, Any]:
-        """What a run has without a search, for every field of the space."""
+        """The defaults, for every field of the space."""
         config = self.config({})
         found = {}
         for name, allowed in self.space().items():
             section, _, key = name.partition(".")
             value = config.settings[key] if section == "settings" else getattr(config.network, key)
-            if value is None and key == "lr":  # the same as the rate of the training
+            if value is None and key == "lr":  # the learning rate of the training
                 value = config.training.lr
             if value not in allowed:
                 raise ConfigError(f"{name} of {self.method} is {value} by default: that is outside its search range")
             found[name] = value
         return found
-
-    def spread(self, number: int) -> dict[str, Any]:
-        """Values for a trial that comes before anything is known: wherever one stops, the trials lie evenly.
-
-        From the defaults on, each number goes by a step of its own through its range and begins again at the other end.
-        The steps are powers of the golden ratio and its kin, which keep the next point away from all before.
-        """
-        numbers = {name: each for name, each in self.space().items() if each.choices is None}
-        ratio = 2.0
-        for _ in range(50):  # the root of ratio^(n + 1) = ratio + 1
-            ratio = (1 + ratio) ** (1 / (len(numbers) + 1))
-        steps = {name: ratio ** -(which + 1) for which, name in enumerate(numbers)}
-        defaults = self.defaults()
-        return {
-            name: each.at((each.place(defaults[name]) + number * steps[name]) % 1) for name, each in numbers.items()
-        }
 
     def total(self) -> int:
         """How many trials there will be: no more than there are values to try."""
@@ -162,7 +130,7 @@ class SearchPlan:
         return min(self.trials, math.prod(map(len, few))) if len(few) == len(self.space()) else self.trials
 
     def first(self) -> list[dict[str, Any]]:
-        """What is tried before anything is drawn: the defaults, and where all is a choice, one after the other."""
+        """Trials before anything is drawn: the defaults; where every field is a choice, all combinations."""
         defaults, space = self.defaults(), self.space()
         few = [each.choices for each in space.values() if each.choices is not None]
         if len(few) < len(space):

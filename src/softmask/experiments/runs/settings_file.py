@@ -1,4 +1,4 @@
-"""Settings that were found for a method on a sequence, as a JSON file that `run` and `grid` accept.
+"""Settings of a method on a sequence, found by a search, as a JSON file that `run` and `grid` accept.
 
 {"format": 1, "method": "ewc", "sequence": "C-10",
  "settings": {"strength": 812.5}, "network": {"drop1": 0.12, "drop2": 0.4}, "training": {},
@@ -10,7 +10,6 @@ A folder `DIR/<sequence>/<method>.json` holds many of them; the name `paper` sta
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import warnings
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from softmask.experiments.runs.config import make_config
 from softmask.experiments.sequences import sequence_facts
 from softmask.experiments.sequences.catalogue import SEQUENCES
 from softmask.learning.method_registry import METHODS
+from softmask.storage.plain import MEBIBYTE, parse_json, read_plain
 from softmask.storage.state_file import write_json
 
 FORMAT = 1
@@ -35,7 +35,7 @@ PUBLISHED_FOR = ("spg", "spg-no-chi", "spg-no-smh", "spg-hard")
 
 @dataclass(frozen=True, kw_only=True)
 class FoundSettings:
-    """What a settings file says. Seeds are not in it: settings are found once and tried with several."""
+    """The fields of a settings file. Seeds are not among them: settings are found once and used with several."""
 
     method: str
     sequence: str
@@ -58,7 +58,7 @@ class FoundSettings:
 
 
 def settings_changes(place: Path | str, method: str, sequence: str) -> dict[str, Any]:
-    """What a file, a folder of files or `paper` says for a method on a sequence; changes given by hand go after it."""
+    """The changes in a file, in a folder of files or of `paper` for a method on a sequence."""
     METHODS.entry(method)
     sequence = SEQUENCES.spelt(sequence)
     if str(place) == PUBLISHED:
@@ -89,9 +89,9 @@ def write_settings(path: Path, found: FoundSettings) -> None:
 
 def read_settings(path: Path) -> FoundSettings:
     try:
-        content = json.loads(path.read_text())
+        content = parse_json(read_plain(path, MEBIBYTE))
     except FileNotFoundError:
-        raise ConfigError(f"there is no settings file {path}: `softmask search` makes one") from None
+        raise ConfigError(f"there is no settings file {path}: `softmask search` writes one") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path} as JSON: {error}") from None
     found = FoundSettings(**_checked(content, path))
@@ -103,7 +103,9 @@ def _checked(content: Any, path: Path) -> dict[str, Any]:
     """The fields of the file, each of the right kind."""
     version = content.get("format") if isinstance(content, Mapping) else None
     if version != FORMAT:
-        raise ConfigError(f"{path} is no settings file: it lacks '\"format\": {FORMAT}'; `softmask search` makes one")
+        raise ConfigError(
+            f"{path} is not a settings file, which has '\"format\": {FORMAT}': `softmask search` writes one"
+        )
     raw = {name: value for name, value in content.items() if name != "format"}
     known = [each.name for each in dataclasses.fields(FoundSettings)]
     for name in raw:

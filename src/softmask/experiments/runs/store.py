@@ -1,142 +1,38 @@
-"""Where runs are kept: one folder each, named by its config. A run only appends; whoever reads changes nothing.
+"""A folder of runs, one folder each, named by its config; and an index of what was found there the last time.
 
-<store>/<id>/config.json            what decides the result
-             events.jsonl           what happened, a JSON object a line
-             checkpoints/003.safetensors   the method after the fourth stage
-             progress.safetensors   inside a task: state of method, optimizer, schedule and generators
+The index is only a cache, and not in the store itself. An entry counts as long as the run's files have the size, time
+and number that they had; else the folder is read again.
 """
 
 from __future__ import annotations
 
-import errno
+import dataclasses
+import hashlib
 import json
 import os
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from softmask.errors import SoftmaskError
-from softmask.experiments.runs.config import RunConfig
-from softmask.experiments.runs.index import Index
-from softmask.experiments.runs.stored_run import FORMAT, StoredRun, StoreError
+from softmask.experiments.runs.config import RunConfig, read_config
+from softmask.experiments.runs.run_writer import Listener, RunWriter
+from softmask.experiments.runs.stored_run import StaleDataError, StoredRun, StoreError, Summary, signature
+from softmask.experiments.sequences.cache import cache_folder
+from softmask.learning.seeds import Seeds
 from softmask.storage.lease import Lease
-from softmask.storage.state_file import StateFileError, read_state, write_json, write_state
+from softmask.storage.plain import MEBIBYTE, parse_json, read_plain
 
-__all__ = ["FORMAT", "Listener", "RunWriter", "Store", "StoreError", "StoredRun"]
+__all__ = ["Listener", "RunWriter", "StaleDataError", "Store", "StoreError", "StoredRun"]
 
-Listener = Callable[[dict[str, Any]], None]
-"""Is told every event once it is on disk; may raise to stop the run there."""
-
-
-class RunWriter:
-    """Writes one run; the journal of the protocol. Use it as a context manager: it holds the folder's lease."""
-
-    def __init__(
-        self, path: Path, config: RunConfig, *, checkpoint_every: int, keep: str, listeners: Sequence[Listener] = ()
-    ) -> None:
-        self.path, self.config, self.checkpoint_every, self.keep = path, config, checkpoint_every, keep
-        self.listeners = tuple(listeners)
-        self._lease = Lease(path)
-        self._epochs_since_save = 0
-
-    def __enter__(self) -> RunWriter:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with ExitStack() as undo:  # the lease is given back if what follows fails
-                undo.enter_context(self._lease)
-                self._prepare()
-                undo.pop_all()
-        except OSError as error:
-            raise StoreError(f"cannot write to {self.path}: {error}") from None
-        return self
-
-    def _prepare(self) -> None:
-        if not (self.path / "config.json").exists():
-            write_json(self.path / "config.json", {"format": FORMAT, "config": self.config.to_dict()})
-        (self.path / "checkpoints").mkdir(exist_ok=True)
-        self._cut_torn_line()
-        StoredRun(self.path).require_results()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.__exit__(kind, error, trace)
-
-    @property
-    def _events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    def event(self, kind: str, **facts: Any) -> None:
-        """Appends one line, and then tells the listeners; it is on disk when this returns, or not there at all."""
-        self._lease.require()
-        told = {"kind": kind, **facts}
-        self._append((json.dumps(told) + "\n").encode())
-        for listener in self.listeners:
-            listener(told)
-
-    def _append(self, line: bytes) -> None:
-        try:
-            # Unbuffered: a buffer would try again at closing what could not be written, and leave half of it.
-            with open(self._events, "ab", buffering=0) as file:
-                size = file.tell()
-                try:
-                    if file.write(line) < len(line):
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                    os.fsync(file.fileno())
-                except OSError:
-                    os.truncate(self._events, size)
-                    raise
-        except OSError as error:
-            raise StoreError(f"cannot write {self._events}: {error}; start the run again when there is room") from None
-
-    def finished(self) -> bool:
-        return StoredRun(self.path).finished
-
-    def stages_done(self) -> int:
-        return StoredRun(self.path).stages_done()
-
-    def load_stage(self) -> Any:
-        return StoredRun(self.path).checkpoint(self.stages_done() - 1)
-
-    def save_stage(self, stage: int, state: Any) -> None:
-        self._lease.require()
-        write_state(self._checkpoint(stage), state)
-        (self.path / "progress.safetensors").unlink(missing_ok=True)
-        if stage and self.keep != "all":
-            self._checkpoint(stage - 1).unlink(missing_ok=True)
-        self._epochs_since_save = 0
-
-    def load_progress(self, stage: int) -> Any:
-        file = self.path / "progress.safetensors"
-        if not file.exists():
-            return None
-        try:
-            progress = read_state(file)
-        except StateFileError as error:
-            warnings.warn(f"{error}; the task is learned from its start", stacklevel=2)
-            return None
-        return progress["state"] if progress["stage"] == stage else None
-
-    def save_progress(self, stage: int, state: Any) -> None:
-        self._epochs_since_save += 1
-        if self._epochs_since_save >= self.checkpoint_every:
-            self._lease.require()
-            write_state(self.path / "progress.safetensors", {"stage": stage, "state": state})
-            self._epochs_since_save = 0
-
-    def _checkpoint(self, stage: int) -> Path:
-        return self.path / "checkpoints" / f"{stage:03}.safetensors"
-
-    def _cut_torn_line(self) -> None:
-        """A kill between two bytes leaves half a line: it never was an event."""
-        if self._events.exists():
-            content = self._events.read_bytes()
-            whole = content.rfind(b"\n") + 1
-            if whole < len(content):
-                os.truncate(self._events, whole)
+INDEX_FORMAT = 3
+MOST_INDEX = 1024 * MEBIBYTE
+# A file that was written just now may be written again within the same tick of the clock.
+SECONDS_TOO_YOUNG = 2.0
+REPLACED = ".replaced"
+"""The folder in which runs are kept that were run again."""
 
 
 class Store:
@@ -152,20 +48,35 @@ class Store:
         path = self.root / config.id()
         return RunWriter(path, config, checkpoint_every=checkpoint_every, keep=keep, listeners=listeners)
 
-    def find(self, config: RunConfig, index: Index | None = None) -> StoredRun | None:
-        """The run of this config, if it was begun. Whoever looks for many hands the store's index along."""
+    def find(self, config: RunConfig, index: Index | None = None, *, stale_too: bool = False) -> StoredRun | None:
+        """The run of this config, if it was begun. Whoever looks for many passes the store's index."""
         path = self.root / config.id()
-        if not (path / "config.json").exists():
+        if not os.path.lexists(path / "config.json"):
             return None
         run = (index.find(path) or index.read(path)) if index else StoredRun(path)
-        if (problem := run.known_summary().problem) is not None:
-            raise StoreError(problem)
+        summary = run.known_summary()
+        if summary.problem is not None:
+            raise StoreError(summary.problem)
+        if summary.stale is not None and not stale_too:
+            raise StaleDataError(summary.stale)
         if run.config != config:
-            raise StoreError(f"{path / 'config.json'} was changed after the run began: delete {path} to run it anew")
+            raise StoreError(f"{path / 'config.json'} was changed after the run began: delete {path} to run it again")
         return run
 
+    def put_aside(self, run: StoredRun) -> None:
+        """Makes room for the same run with other data. What was there is kept, but is no run of the store any more."""
+        with Lease(run.path):  # nobody writes it
+            pass
+        for number in range(1, 1000):
+            target = self.root / REPLACED / f"{run.path.name}-{number}"
+            if not target.exists():
+                target.parent.mkdir(exist_ok=True)
+                os.rename(run.path, target)
+                return
+        raise StoreError(f"{self.root / REPLACED} holds too many versions of {run.path.name}: delete some")
+
     def index(self) -> Index:
-        """What was found in this store the last time."""
+        """The runs that were found in this store the last time."""
         return Index(self.root)
 
     def busy(self, config: RunConfig) -> bool:
@@ -173,15 +84,15 @@ class Store:
         return Lease(self.root / config.id()).held()
 
     def runs(self) -> Iterator[StoredRun]:
-        """Every readable run; `problems()` tells of the others."""
+        """Every readable run; `problems()` names the others."""
         return (run for run in self.look() if isinstance(run, StoredRun))
 
     def problems(self) -> list[str]:
-        """Why folders in the store are no runs."""
+        """Why folders in the store are left out."""
         return [problem for problem in self.look() if isinstance(problem, str)]
 
     def look(self) -> Iterator[StoredRun | str]:
-        """Each folder as a run, or why it is none. What was found the last time is not read again."""
+        """Each folder as a run, or why it is left out. Folders that have not changed are not read again."""
         index = self.index()
         for path in self._folders():
             try:
@@ -189,7 +100,11 @@ class Store:
             except SoftmaskError as error:
                 yield str(error)
                 continue
-            yield run.known_summary().problem or self.copied(run) or run
+            except OSError as error:
+                yield f"{path} cannot be read: {error.strerror or error}"
+                continue
+            summary = run.known_summary()
+            yield summary.problem or summary.stale or self.copied(run) or run
         index.save(of_all=True)
 
     def copied(self, run: StoredRun) -> str | None:
@@ -203,4 +118,76 @@ class Store:
         if not self.root.is_dir():
             return []
         with os.scandir(self.root) as entries:
-            return [self.root / name for name in sorted(entry.name for entry in entries if entry.is_dir())]
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+        return [self.root / name for name in names if name != REPLACED]
+
+
+class Index:
+    """Entries of one store. Damaged, old or missing ones are made again; whoever saves last is right, too.
+
+    Many runs differ in their seeds only: the rest of their configs is kept, read and checked once.
+    """
+
+    def __init__(self, root: Path) -> None:
+        name = hashlib.sha256(os.path.abspath(root).encode()).hexdigest()[:16]
+        self.path = cache_folder() / "stores" / f"{name}.json"
+        self._seedless, self._before = self._load()
+        self._configs: dict[str, RunConfig] = {}
+        self._now: dict[str, Any] = {}
+
+    def find(self, path: Path) -> StoredRun | None:
+        """The run in this folder if it is known and has not changed."""
+        entry = self._before.get(path.name)
+        try:
+            if entry is None or tuple(entry["signature"]) != (found := signature(path)):
+                return None
+            config = self._config(entry["seedless"]).with_seeds(Seeds(*entry["seeds"]))
+            run = StoredRun(path, (config, found, Summary(**entry["summary"])))
+        except (KeyError, TypeError, ValueError, SoftmaskError):
+            return None  # read again, which says what is wrong
+        self._now[path.name] = entry
+        return run
+
+    def _config(self, name: str) -> RunConfig:
+        """Checked again each time: a method or a sequence may have been removed or renamed since."""
+        if name not in self._configs:
+            self._configs[name] = read_config(self._seedless[name])
+        return self._configs[name]
+
+    def read(self, path: Path) -> StoredRun:
+        """The run in this folder, to be known the next time."""
+        before = signature(path)
+        run = StoredRun(path)
+        summary = run.summary()
+        if max(before[1::3]) < (time.time() - SECONDS_TOO_YOUNG) * 1e9:
+            seedless = run.config.with_seeds(Seeds())
+            self._seedless.setdefault(seedless.id(), seedless.to_dict())
+            self._now[path.name] = {
+                "signature": before,
+                "seedless": seedless.id(),
+                "seeds": list(vars(run.config.seeds).values()),
+                "summary": dataclasses.asdict(summary),
+            }
+        return run
+
+    def save(self, *, of_all: bool) -> None:
+        """Without it the next time takes longer, and that is all. If all folders were seen, others are forgotten."""
+        entries = self._now if of_all else {**self._before, **self._now}
+        if entries == self._before:
+            return
+        with suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            aside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+            used = {entry["seedless"] for entry in entries.values()}
+            configs = {name: raw for name, raw in self._seedless.items() if name in used}
+            aside.write_text(json.dumps({"format": INDEX_FORMAT, "configs": configs, "runs": entries}))
+            os.replace(aside, self.path)
+
+    def _load(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        try:
+            content = parse_json(read_plain(self.path, MOST_INDEX))
+            if content["format"] == INDEX_FORMAT:
+                return dict(content["configs"]), dict(content["runs"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        return {}, {}

@@ -1,37 +1,38 @@
-"""A run as it lies on disk: its config, what happened, its checkpoints. Reading never changes anything."""
+"""A run on disk, as it is read. Reading never changes anything; `run_writer` writes.
+
+<store>/<id>/config.json            the config, which decides the result
+             events.jsonl           the events, a JSON object a line
+             checkpoints/003.safetensors   the method after the fourth stage
+             progress.safetensors   inside a task: state of method, optimizer, schedule and generators
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softmask.errors import SoftmaskError
 from softmask.experiments.metrics import average_accuracy
 from softmask.experiments.runs.config import RunConfig, read_config
+from softmask.experiments.runs.events import Event, digest_of_names, once, read_events
+from softmask.storage.plain import MEBIBYTE, parse_json, read_plain
 from softmask.storage.state_file import StateFileError, read_state
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 FORMAT = 1
-# Events that are written again when work is done again after a kill: the last one with these fields counts.
-IDENTITY = {
-    "epoch": ("task", "epoch"),
-    "task": ("task",),
-    "accuracy": ("after", "task"),
-    "pruning": ("ranked_over", "strategy"),
-    "representation": ("onto", "union", "learned"),
-}
+MOST_EVENTS = 1024 * MEBIBYTE
 Signature = tuple[int, ...]
 """Size, time and number of a run's files: equal ones have equal content, since a run only appends."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What is asked of a run most often."""
+    """The facts about a run that are asked for most often."""
 
     status: str
     """finished, failed or unfinished."""
@@ -41,10 +42,20 @@ class Summary:
     """The mean over the tasks learned so far, on their test sets."""
     problem: str | None = None
     """Why its results cannot be used."""
+    data: str | None = None
+    """A digest of its tasks, where it is known."""
+    accepted: str | None = None
+    """A digest of other tasks that were accepted as the same."""
+    stale: str | None = None
+    """Why its results do not belong to the data that are there now."""
 
 
 class StoreError(SoftmaskError):
-    """A run folder that is not what it should be."""
+    """A run folder that is not as it should be."""
+
+
+class StaleDataError(StoreError):
+    """A run whose data have changed since."""
 
 
 class StoredRun:
@@ -58,9 +69,11 @@ class StoredRun:
     def _read_config(self) -> RunConfig:
         file = self.path / "config.json"
         try:
-            content = json.loads(file.read_text())
+            content = parse_json(read_plain(file))
+        except PermissionError as error:
+            raise StoreError(f"{file} cannot be read: {error.strerror}: ask its owner") from None
         except (OSError, ValueError) as error:
-            raise StoreError(f"{file} cannot be read: {error}; delete {self.path} to run it anew") from None
+            raise StoreError(f"{file} cannot be read: {error}; delete {self.path} to run it again") from None
         version = content.get("format") if isinstance(content, dict) else None
         if version != FORMAT:
             raise StoreError(
@@ -68,29 +81,22 @@ class StoredRun:
             )
         try:
             return read_config(dict(content["config"]))
-        except (SoftmaskError, KeyError, TypeError, ValueError) as error:
+        except (SoftmaskError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise StoreError(f"{file} is not the config of a run: {error or type(error).__name__}") from None
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What happened, in order; work that was done again after a kill appears once."""
-        return _once(event for event in self._lines() if kind is None or event["kind"] == kind)
+        """All events, in order; work that was done again after a kill appears once."""
+        return once(event for event in self._read()[0] if kind is None or event["kind"] == kind)
 
-    def _lines(self, without: str | None = None) -> Iterator[dict[str, Any]]:
-        """All lines that are whole; those of one kind may be left out before they are read."""
+    def _read(self) -> tuple[list[Event], str | None]:
+        """All events that fit the schema, and the first damage."""
+        file = self.path / "events.jsonl"
         try:
-            lines = (self.path / "events.jsonl").read_bytes().split(b"\n")
+            return read_events(read_plain(file, MOST_EVENTS))
         except FileNotFoundError:
-            return
+            return [], None
         except OSError as error:
-            raise StoreError(f"{self.path / 'events.jsonl'} cannot be read: {error}") from None
-        lines = lines[:-1]  # what stands after the last line end was torn by a kill
-        if without:
-            passed_over = b'{"kind": "%s"' % without.encode()
-            lines = [line for line in lines if not line.startswith(passed_over)]
-        for event in _parsed(lines):
-            if isinstance(event, dict) and _is_whole(event):
-                event["kind"] = sys.intern(event["kind"])
-                yield event
+            raise StoreError(f"{file} cannot be read: {error.strerror}") from None
 
     @property
     def finished(self) -> bool:
@@ -114,26 +120,47 @@ class StoredRun:
 
     def _summarise(self) -> Summary:
         saved = self.stages_done()  # looked up first: whoever writes now adds events before checkpoints
-        events = _once(self._lines(without="epoch"))
+        lines, damage = self._read()
+        events = once(lines)
         kinds = [event["kind"] for event in events]
         last = [kind for kind in kinds if kind in ("started", "failed", "finished")][-1:]
         status = "finished" if "finished" in kinds else "failed" if last == ["failed"] else "unfinished"
         matrix = _matrix(events, "test")
         # Of a finished run checkpoints may be gone, but each of its tasks has been measured.
         needed = max(saved, kinds.count("task"), 1) if status == "finished" else saved
+        problem = None
+        if _whole_stages(events) < needed:
+            problem = "lacks results of tasks that were learned"
+        elif damage is not None:
+            problem = f"has damaged events: {damage}"
+        compared = [event for event in events if event["kind"] == "data"][-1:]
         return Summary(
             status,
             tasks=kinds.count("task"),
             accuracy=average_accuracy(matrix) if matrix else None,
-            problem=None if _whole_stages(events) >= needed else self._lacking(),
+            problem=problem and f"{self.path / 'events.jsonl'} {problem}: delete {self.path} to run it again",
+            data=_data_digest(events),
+            accepted=next((event["now"] for event in compared if event["match"]), None),
+            stale=next((self._stale(event) for event in compared if not event["match"]), None),
         )
 
-    def _lacking(self) -> str:
-        return f"{self.path / 'events.jsonl'} lacks results of tasks that were learned: delete {self.path} to run anew"
+    def _stale(self, event: Event) -> str:
+        return (
+            f"{self.path} {event.get('reason', 'was learned from other data than are there now')}: "
+            "`--changed-data rerun` runs it again, `accept` keeps its results"
+        )
 
     def accuracies(self, measured: str = "test") -> dict[int, dict[int, float]]:
         """accuracies()[after][task]: in percent, after learning task `after`."""
         return _matrix(self.events("accuracy"), measured)
+
+    def matrix(self, measured: str = "test") -> pd.DataFrame:
+        """Accuracy in percent: row i after learning task i, column j on task j. Counted from 1."""
+        import pandas as pd
+
+        found = pd.DataFrame.from_dict(self.accuracies(measured), orient="index").sort_index().sort_index(axis=1)
+        found.index, found.columns = found.index + 1, found.columns + 1
+        return found.rename_axis(index="after task", columns="task")
 
     def task_names(self) -> dict[int, str]:
         """Which task stood at which place."""
@@ -145,9 +172,12 @@ class StoredRun:
         return max((int(name) + 1 for name in names if name.isdecimal()), default=0)
 
     def require_results(self) -> None:
-        """Raises if accuracies of saved stages are missing. A kill cannot do that: they are written first."""
-        if (problem := self.summary().problem) is not None:
-            raise StoreError(problem)
+        """Raises if its results cannot be used: damaged events, or data that have changed since."""
+        summary = self.summary()
+        if summary.problem is not None:
+            raise StoreError(summary.problem)
+        if summary.stale is not None:
+            raise StaleDataError(summary.stale)
 
     def checkpoint(self, stage: int) -> Any:
         """The method's state after a stage."""
@@ -155,30 +185,10 @@ class StoredRun:
         try:
             return read_state(file)
         except StateFileError as error:
-            raise StoreError(f"{error}; delete this file: what it held is learned again") from None
+            raise StoreError(f"{error}; delete this file: its task is learned again") from None
 
 
-def _parsed(lines: list[bytes]) -> Iterator[Any]:
-    """All lines that are JSON. Those of a sound file are read at once: the events then share the names of their
-    fields, and a store of a thousand runs takes half the memory."""
-    try:
-        yield from json.loads(b"[" + b",".join(lines) + b"]")
-    except ValueError:
-        for line in lines:
-            with suppress(ValueError):
-                yield json.loads(line)
-
-
-def _once(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of events that were written again, the last one, at the place of the first."""
-    found: dict[Any, dict[str, Any]] = {}
-    for number, event in enumerate(events):
-        fields = IDENTITY.get(event["kind"])
-        found[(event["kind"], *(event[field] for field in fields)) if fields else number] = event
-    return list(found.values())
-
-
-def _matrix(events: Iterable[dict[str, Any]], measured: str) -> dict[int, dict[int, float]]:
+def _matrix(events: Iterable[Event], measured: str) -> dict[int, dict[int, float]]:
     matrix: dict[int, dict[int, float]] = {}
     for event in events:
         if event["kind"] == "accuracy" and measured in event:
@@ -186,31 +196,27 @@ def _matrix(events: Iterable[dict[str, Any]], measured: str) -> dict[int, dict[i
     return matrix
 
 
-def _whole_stages(events: Iterable[dict[str, Any]]) -> int:
+def _whole_stages(events: Sequence[Event]) -> int:
     """How many stages have the accuracies of all tasks that were learned until then."""
-    events = list(events)
-    # A search measures validation alone; where one test was measured, all were.
+    # A search measures validation only; where one test was measured, all were.
     matrices = [matrix for part in ("validation", "test") if (matrix := _matrix(events, part)) or part == "validation"]
     learned = whole = 0
     for event in events:
         if event["kind"] == "task":
-            learned += len(event.get("ids", ()))
+            learned += len(event["ids"])
             whole += all(len(rows.get(event["task"], ())) == learned for rows in matrices)
     return whole
 
 
-def _is_whole(event: dict[str, Any]) -> bool:
-    """Whether a line that is JSON can be one of ours."""
-    kind = event.get("kind")
-    if not isinstance(kind, str):
-        return False
-    if not all(isinstance(event.get(field), (int, str)) for field in IDENTITY.get(kind, ())):
-        return False
-    return kind != "accuracy" or all(_is_share(event.get(part, 0.0)) for part in ("validation", "test"))
-
-
-def _is_share(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+def _data_digest(events: Sequence[Event]) -> str | None:
+    """Of the tasks it was started with; of a run of an older release, of the tasks that it learned."""
+    told = [event["data"] for event in events if event["kind"] == "started" and "data" in event]
+    if told:
+        return str(told[-1])
+    tasks = [event for event in events if event["kind"] == "task"]
+    if not tasks or any(len(event["ids"]) > 1 for event in tasks) or not any(e["kind"] == "finished" for e in events):
+        return None
+    return digest_of_names(event["name"] for event in sorted(tasks, key=lambda event: int(event["task"])))
 
 
 def signature(folder: Path) -> Signature:
@@ -221,6 +227,6 @@ def signature(folder: Path) -> Signature:
         try:
             facts = os.stat(f"{place}/{name}")
             found += (facts.st_size, facts.st_mtime_ns, facts.st_ino)
-        except OSError:  # not there, or not for us: reading it will tell
+        except OSError:  # missing, or not readable by us: reading it will tell
             found += (-1, 0, 0)
     return tuple(found)

@@ -1,17 +1,19 @@
-"""Optuna's memory of a search: a journal file or a database, and its trials as plain records."""
+"""Optuna's study of a search, in a journal file or a database, and its trials as plain records."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+import re
+import stat
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.pruners import MedianPruner
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock
@@ -19,6 +21,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from softmask.errors import SoftmaskError
 from softmask.experiments.runs.search_space import Range
+from softmask.storage.plain import parse_json
 
 Ended = Literal["complete", "pruned", "failed", "running"]
 STATES: dict[TrialState, Ended] = {
@@ -27,6 +30,11 @@ STATES: dict[TrialState, Ended] = {
     TrialState.FAIL: "failed",
     TrialState.RUNNING: "running",
 }
+# A trial is pruned if it is below the median of those before it, once there are that many. The first task by itself
+# shows no forgetting.
+TRIALS_TO_COMPARE_WITH = 5
+TASKS_BEFORE_PRUNING = 2
+FIRST_OPERATION = b'{"op_code":'
 
 
 class StudyError(SoftmaskError):
@@ -38,57 +46,47 @@ class TrialRecord:
     """One trial, without Optuna around it."""
 
     number: int
-    """Counted from 1, as it is told; Optuna counts from 0."""
+    """Counted from 1, as it is printed; Optuna counts from 0."""
     state: Ended
     found: dict[str, Any]
     value: float | None
     """Mean validation accuracy over the tasks, in percent; of a pruned trial, over those that it learned."""
     tasks: int
-    """After how many tasks it was judged."""
+    """After how many tasks it was reported."""
     reason: str | None = None
-    """Why it was given up."""
+    """Why it was pruned or failed."""
 
     @classmethod
     def of(cls, trial: FrozenTrial) -> TrialRecord:
-        reached = trial.intermediate_values
-        value = trial.value if trial.state == TrialState.COMPLETE else None
-        if value is None and reached:
-            value = reached[max(reached)]
-        reason = trial.user_attrs.get("reason")
-        return cls(1 + trial.number, STATES[trial.state], dict(trial.params), value, len(reached), reason)
+        value = trial.value if trial.state == TrialState.COMPLETE else trial.user_attrs.get("reached")
+        count, reason = len(trial.intermediate_values), trial.user_attrs.get("reason")
+        return cls(1 + trial.number, STATES[trial.state], dict(trial.params), value, count, reason)
 
 
 def open_study(address: str, name: str) -> optuna.Study:
     """A journal file, or a database if the address is a URL. Made if it is new."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    pruner = MedianPruner(n_startup_trials=TRIALS_TO_COMPARE_WITH, n_warmup_steps=TASKS_BEFORE_PRUNING - 1)
     try:
         return optuna.create_study(
-            storage=_storage(address), study_name=name, direction="maximize", load_if_exists=True
+            storage=_storage(address), study_name=name, direction="maximize", load_if_exists=True, pruner=pruner
         )
     except SoftmaskError:
         raise
     except Exception as error:  # of Optuna, SQLAlchemy or a database driver
-        raise StudyError(f"cannot open the study {address}: {str(error).splitlines()[0]}") from None
+        first = without_password(str(error).partition("\n")[0])
+        raise StudyError(f"cannot open the study {without_password(address)}: {first}") from None
+
+
+def without_password(text: str) -> str:
+    """For messages: the URL of a database may hold a password."""
+    hidden = re.sub(r"(://[^:/?#@\s]*):[^\s]*@", r"\1:***@", text)
+    return re.sub(r"(?i)\b(\w*(?:password|passwd|pwd|token)=)[^&\s]*", r"\1***", hidden)
 
 
 def records(study: optuna.Study) -> list[TrialRecord]:
     """All trials that were begun, in order."""
     return [TrialRecord.of(trial) for trial in study.get_trials(deepcopy=False) if trial.state in STATES]
-
-
-class EvenStart(optuna.samplers.TPESampler):
-    """TPE, with values given for some fields of a trial that it would draw at random."""
-
-    def __init__(self, given: Mapping[str, Any], **options: Any) -> None:
-        super().__init__(**options)
-        self.given = given
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        if param_name in self.given:
-            return self.given[param_name]
-        return super().sample_independent(study, trial, param_name, param_distribution)
 
 
 def suggest(trial: Trial, name: str, allowed: Range) -> None:
@@ -116,16 +114,33 @@ def _storage(address: str) -> BaseStorage:
     if "://" in address:
         return RDBStorage(address)
     path = Path(address)
+    _require_journal(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
-    with open(path, "rb") as file:
-        begins = file.read(1)
-    if begins not in (b"", b"{"):
-        raise StudyError(f"{path} is no journal of a study: for a database give its URL, as in sqlite:///{path}")
     lock = _KernelLock(path)
-    lock.acquire()  # cuts what a kill left
+    lock.acquire()  # removes the half line that a kill left
     lock.release()
     return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+
+
+def _require_journal(path: Path) -> None:
+    """A file that is not recognised as Optuna's journal is never written to."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise StudyError(f"{path} is not a regular file")
+        with open(path, "rb") as file:
+            first = file.readline(1 << 16)
+    except FileNotFoundError:
+        return
+    operation = None
+    if first.startswith(FIRST_OPERATION) and first.endswith(b"\n"):
+        try:
+            operation = parse_json(first)
+        except ValueError:
+            operation = None
+    torn = first.startswith(FIRST_OPERATION) and not first.endswith(b"\n")
+    if first and not torn and not (isinstance(operation, dict) and "worker_id" in operation):
+        raise StudyError(f"{path} is not a journal of a study: for a database give its URL, as in sqlite:///{path}")
 
 
 class _KernelLock(BaseJournalFileLock):
@@ -148,7 +163,7 @@ class _KernelLock(BaseJournalFileLock):
         self._held = None
 
     def _cut_torn_line(self) -> None:
-        """A kill between two bytes leaves half a line, and whoever writes next would make it a wrong one."""
+        """A kill between two bytes leaves half a line, to which the next writer would append."""
         with open(self.journal, "r+b") as file:
             if not (size := file.seek(0, os.SEEK_END)):
                 return

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from softmask.experiments.runs.stored_run import IDENTITY
+from softmask.experiments.runs.events import IDENTITY
 
 EPOCH_FIELDS = {"train_loss": "train/loss", "val_loss": "validation/loss", "val_accuracy": "validation/accuracy"}
 

@@ -1,0 +1,183 @@
+"""The events of a run: one JSON object a line, checked against one schema wherever they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from softmask.storage.plain import parse_json
+
+Event = dict[str, Any]
+
+# Events that are written again when work is done again after a kill: the last one with these fields counts.
+IDENTITY = {
+    "epoch": ("task", "epoch"),
+    "task": ("task",),
+    "accuracy": ("after", "task"),
+    "pruning": ("ranked_over", "strategy"),
+    "representation": ("onto", "union", "learned"),
+}
+LARGEST = 2**53
+DEEPEST = 32
+DEVICE = re.compile(r"(cpu|cuda|meta|privateuseone)(:\d+)?")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _is_shallow(value: object) -> bool:
+    level: list[object] = [value]
+    for _ in range(DEEPEST):
+        inner = (part.values() if isinstance(part, dict) else part for part in level if isinstance(part, (dict, list)))
+        level = [each for parts in inner for each in parts]
+        if not level:
+            return True
+    return False
+
+
+CHECKS: dict[str, Callable[[Any], bool]] = {
+    "a count": _is_count,
+    "a count or null": lambda value: value is None or _is_count(value),
+    "a list of counts": lambda value: isinstance(value, list) and bool(value) and all(map(_is_count, value)),
+    "a number": _is_number,  # a loss may be infinite, or no number at all
+    "a time in seconds": _is_time,
+    "a number from 0 to 1": _is_share,
+    "text": lambda value: isinstance(value, str),
+    "true or false": lambda value: isinstance(value, bool),
+    "an object": lambda value: isinstance(value, dict) and _is_shallow(value),
+    "a device": lambda value: isinstance(value, str) and DEVICE.fullmatch(value) is not None,
+}
+# The fields that are read by somebody; a question mark stands at those that may be missing. Others are not looked at.
+SCHEMA = {
+    "started": {"device?": "a device", "code?": "text", "data?": "text"},
+    "epoch": {
+        "task": "a count",
+        "epoch": "a count",
+        "seconds": "a time in seconds",
+        "lr": "a number",
+        "train_loss": "a number",
+        "val_loss": "a number",
+        "val_accuracy": "a number from 0 to 1",
+    },
+    "task": {
+        "task": "a count",
+        "ids": "a list of counts",
+        "name": "text",
+        "classes?": "a count",
+        "learn_seconds?": "a time in seconds",
+        "end_seconds?": "a time in seconds",
+        "images?": "a count",
+        "peak_memory?": "a count or null",
+        "facts?": "an object",
+    },
+    "accuracy": {
+        "after": "a count",
+        "task": "a count",
+        "validation?": "a number from 0 to 1",
+        "test?": "a number from 0 to 1",
+    },
+    "pruning": {"strategy": "text", "ranked_over": "text", "test": "a number from 0 to 1", "classes": "a count"},
+    "representation": {
+        "onto": "text",
+        "union": "true or false",
+        "learned": "a count",
+        "test": "a number from 0 to 1",
+        "classes": "a count",
+    },
+    "failed": {"message?": "text", "reason?": "text"},
+    "finished": {"digest?": "text"},
+    "data": {"match": "true or false", "now": "text", "reason?": "text"},
+}
+_COMPILED = {
+    kind: [(name.rstrip("?"), name.endswith("?"), what, CHECKS[what]) for name, what in fields.items()]
+    for kind, fields in SCHEMA.items()
+}
+
+
+def misfit(event: Event) -> str | None:
+    """Why an event of a known kind does not fit the schema; None if it does."""
+    for name, optional, what, fits in _COMPILED.get(event["kind"], ()):
+        if name in event:
+            if not fits(event[name]):
+                return f"{name} of {event['kind']} must be {what}"
+        elif not optional:
+            return f"{event['kind']} has no {name}"
+    return None
+
+
+def read_events(content: bytes) -> tuple[list[Event], str | None]:
+    """All events that fit the schema, in order, and the first damage that was found.
+
+    The end of a file that a kill tore is no damage, and a line that is not JSON is no event.
+    """
+    lines = content.split(b"\n")[:-1]
+    found: list[Event] = []
+    damage = None
+    offset = 0
+    for line, event in zip(lines, _parsed(lines), strict=True):
+        if isinstance(event, dict) and isinstance(event.get("kind"), str):
+            if (reason := misfit(event)) is None:
+                event["kind"] = sys.intern(event["kind"])
+                found.append(event)
+                if "digest" in event and event["kind"] == "finished":
+                    intact = event["digest"] == digest_of_lines(content[:offset])
+                    damage = damage or (None if intact else "its lines are not those that were written")
+            else:
+                damage = damage or reason
+        offset += len(line) + 1
+    return found, damage
+
+
+def digest_of_lines(content: bytes) -> str:
+    """Of all lines before `finished`, which holds it."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def digest_of_names(names: Iterable[str]) -> str:
+    """Of the names of all tasks, each of which holds a digest of its samples."""
+    return hashlib.sha256("\n".join(names).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _parsed(lines: list[bytes]) -> list[Any]:
+    """Each line as JSON, or None. Those of a sound file are read at once: the events then share the names of their
+    fields, and a store of a thousand runs takes half the memory."""
+    try:
+        found = parse_json(b"[" + b",".join(lines) + b"]")
+        if len(found) == len(lines):
+            return list(found)
+    except ValueError:
+        pass
+    return [_or_none(line) for line in lines]
+
+
+def _or_none(line: bytes) -> Any:
+    try:
+        return parse_json(line)
+    except ValueError:
+        return None
+
+
+def once(events: Iterable[Event]) -> list[Event]:
+    """Of events that were written again, the last one, at the place of the first."""
+    found: dict[Any, Event] = {}
+    for number, event in enumerate(events):
+        fields = IDENTITY.get(event["kind"])
+        found[(event["kind"], *(event[field] for field in fields)) if fields else number] = event
+    return list(found.values())
