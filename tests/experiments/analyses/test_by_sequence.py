@@ -103,7 +103,8 @@ def test_a_training_for_each_sequence_is_one_row_and_still_ranked(tmp_path: Path
             changes = {"training.epochs": epochs}
             stored(store, config(method, sequence, changes=changes), triangle([[90], [last, last]]))
     table = accuracy_by_sequence(store.runs())
-    assert [line[:2] for line in table.rows] == [("NCL", "by sequence"), ("HAT", "by sequence")]
+    assert [line[:3] for line in table.rows] == [("NCL", None, None), ("HAT", None, None)]
+    assert any("C-10 paper epochs=5; C-20 paper epochs=7" in note for note in table.notes)
     assert row(table, method="HAT")["C-20"].rank == row(table, method="HAT")["C-10"].rank == 1
     stored(store, config("spg", "C-20"), triangle([[90], [70, 70]]))
     trainings = [line[1] for line in accuracy_by_sequence(store.runs()).rows]
