@@ -114,7 +114,7 @@ def test_effects_are_over_the_seeds_that_all_have(tmp_path: Path) -> None:
     (told,) = rows(mechanism(store.runs()))
     assert told["seeds"] == 2
     assert told["interaction"].mean == pytest.approx((70.5 - 60) - (64 - 61)), "the third seed of SPG has no partner"
-    assert told["interaction"].interval is not None
+    assert told["interaction"].interval is None, "two seeds are too few"
 
 
 def test_networks_of_two_widths_are_not_mixed(tmp_path: Path) -> None:
@@ -164,3 +164,19 @@ def test_the_papers_cells(tmp_path: Path) -> None:
     assert found == expected
     assert paper_gap("CAT", "I-100") is None, "the paper has no number"
     assert gap(70, 60, 12, -4, 2) == pytest.approx(0)
+
+
+def test_two_seeds_have_no_interval() -> None:
+    assert Value.with_interval([-1.9, -1.9]) == Value(-1.9, signed=True, count=2)
+    three = Value.with_interval([-1.0, -2.0, -3.0])
+    assert three is not None
+    assert three.interval == pytest.approx(stats.t.interval(0.95, 2, loc=-2.0, scale=stats.sem([-1, -2, -3])))
+
+
+def test_any_method_can_be_the_base(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for method, last in (("spg", 70.0), ("ncl", 50.0), ("hat", 60.0)):
+        stored(store, make_config(method, "C-10"), triangle([[90], [last, last]]))
+    table = differences(store.runs(), against="ncl")
+    assert {line["method"]: line["ACC"].mean for line in rows(table)} == {"HAT": 10.0, "SPG": 20.0}
+    assert "NCL" in table.caption

@@ -66,7 +66,7 @@ def test_targets() -> None:
     assert rest.train.count == sum(task.train.count for task in whole.tasks[2:])
     with pytest.raises(SoftmaskError, match="--tasks"):
         target(make_config("spg", "D-5"), "rest", None)
-    with pytest.raises(SoftmaskError, match="name a sequence with --onto"):
+    with pytest.raises(SoftmaskError, match="--onto"):
         usual_target(make_config("spg", "FE-10"))
 
 

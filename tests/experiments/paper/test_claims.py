@@ -184,3 +184,14 @@ def test_of_our_own_slopes_next_to_nothing_has_a_sign() -> None:
         assert finding.holds is (value < 0)
     (printed,) = positive("FWT", ("SPG",), ("C-10",))(Numbers({("FWT", "SPG", "C-10"): 0.0}))
     assert printed.holds, "zero in the paper may have been more"
+
+
+def test_without_data_the_missing_runs_are_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stored(store, make_config("spg", "D-5"), triangle([[90], [70, 70]]))
+    table = claims(store.runs())
+    assert len(table.rows) == len(CLAIMS)
+    assert set(table.frame["verdict"]) <= {NO_DATA, HELD}
+    assert "SPG on I-100" in row(table, name="i100-over-wsn")["numbers"].replace("WSN, ", "")
+    stored(store, make_config("spg", "FE-10"), triangle([[90], [70, 70]]))
+    assert "SupSup" in row(claims(store.runs()), name="supsup-far-below")["numbers"]
