@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from softmask.experiments.analyses.statistics import with_interval
+from softmask.experiments.analyses.table import Value
 from softmask.experiments.executors import ProcessExecutor
 from softmask.experiments.metrics import average_accuracy
 from softmask.experiments.report.tables import cell_text
@@ -44,7 +44,7 @@ def measure(store: Store) -> list[tuple[Any, ...]]:
         for method in METHODS:
             wide, low = (accuracies(store, method, sequence, precision) for precision in PRECISIONS)
             told = (f"{statistics.mean(some):.1f} +- {statistics.stdev(some):.1f}" for some in (wide, low))
-            gained = with_interval([b - a for a, b in zip(wide, low, strict=True)])
+            gained = Value.with_interval([b - a for a, b in zip(wide, low, strict=True)])
             rows.append((sequence, method, *told, cell_text(gained)))
     return rows
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from softmask.experiments.paper.recipes import NAMES
+from softmask.experiments.paper.reproduction import NAMES
 from softmask.experiments.runs.store import Store
 from tests.cli.command import Ended, softmask
 
@@ -86,7 +86,7 @@ def test_what_is_measured_on_checkpoints(tmp_path: Path) -> None:
     assert "Trends" in shown.out
     assert "already there" in shown.err
     curves = reproduce("forward-transfer-curves", tmp_path, "--methods", "spg")
-    assert "not told: too few seeds" in curves.out
+    assert "not known: too few seeds" in curves.out
 
 
 @pytest.mark.slow
@@ -96,4 +96,4 @@ def test_a_run_that_kept_no_checkpoints_is_told(tmp_path: Path) -> None:
     assert told.code == 1
     assert "left out:" in told.err
     assert "checkpoint" in told.err
-    assert "nothing to show for `pruning`" in told.errors()[0]
+    assert "no data for `pruning`" in told.errors()[0]

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from softmask.cli import options
 from softmask.cli.printing import out, tell
 from softmask.errors import SoftmaskError, UnknownName
-from softmask.experiments.analyses import ANALYSES, Analysis, pruning, representation
+from softmask.experiments.analyses import ANALYSES, Analysis
+from softmask.experiments.analyses.comparisons import BASE
 from softmask.experiments.analyses.grouping import REFERENCE
+from softmask.experiments.analyses.pruning import METHODS as PRUNING_METHODS
 from softmask.experiments.analyses.pruning import RANKINGS, measure_pruning
 from softmask.experiments.analyses.reading import DAMAGES, require_answers
+from softmask.experiments.analyses.representation import METHODS as REPRESENTATION_METHODS
 from softmask.experiments.analyses.representation import measure_representation
 from softmask.experiments.analyses.table import Table
-from softmask.experiments.report.formats import FORMATS, WRITERS
-from softmask.experiments.report.tables import print_table
+from softmask.experiments.paper.published import PAPER, read_published
+from softmask.experiments.report.tables import FORMATS, WRITERS, print_table
 from softmask.experiments.runs.store import Store, StoredRun
 
 
@@ -28,16 +32,19 @@ def _known_form(form: str) -> str:
 
 
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.", callback=_known_form)]
-Methods = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in `spg,hat`; ONE stays in.")]
+Methods = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in `spg,hat`; ONE is always included.")]
 app = typer.Typer(help="Tables from stored runs. Example: `softmask analyse accuracy`", no_args_is_help=True)
 
 
-def selected(store: Store, methods: list[str] | None, sequences: list[str] | None) -> list[StoredRun]:
-    """The runs of these methods on these sequences, and of ONE, against which forward transfer is measured."""
+def selected(
+    store: Store, methods: list[str] | None, sequences: list[str] | None, base: str = REFERENCE
+) -> list[StoredRun]:
+    """The runs of these methods on these sequences, of ONE, which forward transfer needs, and of the base."""
     runs = list(store.runs())
     by_method = _wanted("method", methods, [run.config.method for run in runs])
     by_sequence = _wanted("sequence", sequences, [run.config.sequence for run in runs])
-    return [run for run in runs if run.config.method in by_method | {REFERENCE} and run.config.sequence in by_sequence]
+    kept = by_method | {REFERENCE, base}
+    return [run for run in runs if run.config.method in kept and run.config.sequence in by_sequence]
 
 
 def _wanted(kind: str, given: list[str] | None, stored: Sequence[str]) -> set[str]:
@@ -49,12 +56,17 @@ def _wanted(kind: str, given: list[str] | None, stored: Sequence[str]) -> set[st
     return set(names)
 
 
-def show_analysis(analysis: Analysis, store: Store, runs: list[StoredRun], form: str) -> None:
-    """Prints the table, and on standard error what was left out of it."""
+def chosen_format(form: str, as_json: bool) -> str:
+    """`--json` is the same as `--format json`."""
+    return "json" if as_json else form
+
+
+def show_analysis(analysis: Analysis, store: Store, runs: list[StoredRun], form: str, **more: Any) -> None:
+    """Prints the table, and on standard error the runs that were left out."""
     try:
-        table = analysis(runs)
+        table = analysis(runs, **more)
     except DAMAGES:
-        table = analysis(_undamaged(runs))
+        table = analysis(_undamaged(runs), **more)
     for message in store.problems():
         tell(f"left out: {message}")
     if not table.rows:
@@ -63,7 +75,7 @@ def show_analysis(analysis: Analysis, store: Store, runs: list[StoredRun], form:
 
 
 def _undamaged(runs: list[StoredRun]) -> list[StoredRun]:
-    """Looked for only where an analysis stumbled: it means to read every run once more."""
+    """Only after an analysis failed: it reads every run again."""
     whole = []
     for run in runs:
         try:
@@ -85,24 +97,60 @@ def show_table(table: Table, form: str) -> None:
 
 def _why_empty(analysis: Analysis, any_finished: bool, store: Store) -> str:
     if any_finished:
-        return f"no run in {store.root} has what `{analysis.name}` shows: {analysis.summary}"
+        return f"no run in {store.root} has data for `{analysis.name}`: {analysis.summary}"
     return f"no finished run in {store.root}: `softmask run` makes one, `softmask list runs` shows them"
 
 
+Published = Annotated[
+    Path | None,
+    typer.Option(help="CSV of published numbers to show instead of the paper's: method, sequence, ACC, FWT, BWT."),
+]
+Against = Annotated[str, typer.Option(help="The base: each method is shown minus this one.")]
+
+
 def _command(analysis: Analysis) -> Callable[..., None]:
-    def with_runs(
+    def plain(
         store: options.StorePath = options.DEFAULT_STORE,
         methods: Methods = None,
         sequences: options.Sequences = None,
         form: Format = "text",
+        as_json: options.AsJson = False,
     ) -> None:
         kept = Store(store)
-        show_analysis(analysis, kept, selected(kept, methods, sequences), form)
+        show_analysis(analysis, kept, selected(kept, methods, sequences), chosen_format(form, as_json))
 
-    def without_runs(form: Format = "text") -> None:
-        show_table(analysis([]), form)
+    def with_published(
+        store: options.StorePath = options.DEFAULT_STORE,
+        methods: Methods = None,
+        sequences: options.Sequences = None,
+        published: Published = None,
+        form: Format = "text",
+        as_json: options.AsJson = False,
+    ) -> None:
+        kept = Store(store)
+        source = read_published(published) if published else PAPER
+        runs = selected(kept, methods, sequences)
+        show_analysis(analysis, kept, runs, chosen_format(form, as_json), published=source)
 
-    command = with_runs if analysis.needs_runs else without_runs
+    def with_base(
+        store: options.StorePath = options.DEFAULT_STORE,
+        methods: Methods = None,
+        sequences: options.Sequences = None,
+        against: Against = BASE,
+        form: Format = "text",
+        as_json: options.AsJson = False,
+    ) -> None:
+        kept = Store(store)
+        runs = selected(kept, methods, sequences, against)
+        if not any(run.config.method == against for run in runs):
+            raise UnknownName("method in this store", against, {run.config.method for run in runs}, "")
+        show_analysis(analysis, kept, runs, chosen_format(form, as_json), against=against)
+
+    def without_runs(form: Format = "text", as_json: options.AsJson = False) -> None:
+        show_table(analysis([]), chosen_format(form, as_json))
+
+    by_option: dict[str, Callable[..., None]] = {"published": with_published, "against": with_base, "": plain}
+    command = by_option[analysis.option] if analysis.needs_runs else without_runs
     place = f" (the paper's {analysis.paper})" if analysis.paper else ""
     command.__doc__ = f"{analysis.summary[0].upper()}{analysis.summary[1:]}{place}.\n\n"
     command.__doc__ += f"Example: `softmask analyse {analysis.name} --format markdown`"
@@ -114,14 +162,13 @@ def pruning_command(
     methods: Methods = None,
     sequences: options.Sequences = None,
     data: options.Data = None,
-    ranked_over: Annotated[str, typer.Option(help="Rank over the whole `backbone` or within each `layer`.")] = RANKINGS[
-        0
-    ],
+    ranked_over: Annotated[str, typer.Option(help="Rank over the `backbone` or within each `layer`.")] = "backbone",
     form: Format = "text",
+    as_json: options.AsJson = False,
 ) -> None:
-    """Accuracy of the first task without some of the backbone's parameters (the paper's table 6).
+    """Accuracy on the first task after pruning by importance (the paper's table 6).
 
-    Measures what is missing, for runs of SPG that kept the checkpoint of their first task (`--keep all`).
+    Measures missing results, for runs of SPG that kept the checkpoint of their first task (`--keep all`).
 
     Example: `softmask analyse pruning --ranked-over layer`
     """
@@ -134,8 +181,8 @@ def pruning_command(
         if measure_pruning(run, kept, data, ranked_over):
             tell(f"{run.path.name}: pruned and tested")
 
-    runs = _measured(selected(kept, methods, sequences), pruning.METHODS, measure, "pruning")
-    show_analysis(ANALYSES["pruning"], kept, runs, form)
+    runs = _measured(selected(kept, methods, sequences), PRUNING_METHODS, measure, "pruning")
+    show_analysis(ANALYSES["pruning"], kept, runs, chosen_format(form, as_json))
 
 
 def representation_command(
@@ -144,14 +191,16 @@ def representation_command(
     sequences: options.Sequences = None,
     data: options.Data = None,
     onto: Annotated[
-        str | None, typer.Option(help="A sequence, learned undivided, or `rest`: what a run with --tasks left over.")
+        str | None,
+        typer.Option(help="A sequence, used as one task, or `rest`: classes not learned with --tasks."),
     ] = None,
-    union: Annotated[bool, typer.Option("--union", help="HAT, WSN: features through all that any task uses.")] = False,
+    union: Annotated[bool, typer.Option("--union", help="HAT, WSN: features of all tasks.")] = False,
     form: Format = "text",
+    as_json: options.AsJson = False,
 ) -> None:
-    """What the features are worth for other data, after each number of tasks (the paper's figures 4 and 6).
+    """Quality of the features for another dataset, after each task (the paper's figures 4 and 6).
 
-    Measures what is missing, for runs of NCL, SPG, HAT and WSN that kept all checkpoints (`--keep all`).
+    Measures missing results, for runs of NCL, SPG, HAT and WSN that kept all checkpoints (`--keep all`).
 
     Example: `softmask analyse representation --onto R-10`
     """
@@ -162,21 +211,21 @@ def representation_command(
         if count := measure_representation(run, kept, data, onto, union):
             tell(f"{run.path.name}: {count} linear heads trained")
 
-    runs = _measured(selected(kept, methods, sequences), representation.METHODS, measure, "representation")
-    show_analysis(ANALYSES["representation"], kept, runs, form)
+    runs = _measured(selected(kept, methods, sequences), REPRESENTATION_METHODS, measure, "representation")
+    show_analysis(ANALYSES["representation"], kept, runs, chosen_format(form, as_json))
 
 
 def _measured(
     runs: list[StoredRun], methods: tuple[str, ...], measure: Callable[[StoredRun], None], kind: str
 ) -> list[StoredRun]:
-    """The runs, read anew. What cannot be measured is told, a line each; an error if that leaves nothing to show."""
+    """The runs, read again. Runs that cannot be measured are named on standard error; an error if none is left."""
     reasons = []
     for run in runs:
         if run.finished and run.config.method in methods:
             try:
                 measure(run)
             except UnknownName:
-                raise  # a slip in the command, not in the run
+                raise  # a mistake in the command, not in the run
             except SoftmaskError as error:
                 reasons.append(str(error))
     measured = [StoredRun(run.path) for run in runs]

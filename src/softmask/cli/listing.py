@@ -9,8 +9,7 @@ import typer
 
 from softmask.cli import options
 from softmask.cli.printing import out, print_json, tell
-from softmask.experiments.analyses.accuracy import changes, training_name
-from softmask.experiments.analyses.grouping import sequence_label
+from softmask.experiments.analyses.grouping import changes, sequence_label, training_name
 from softmask.experiments.analyses.table import Cell, Table
 from softmask.experiments.report.tables import as_json as table_as_json
 from softmask.experiments.report.tables import cell_text, print_table

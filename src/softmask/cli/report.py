@@ -1,4 +1,4 @@
-"""`softmask report`: a store as one page, and its tables and figures as files."""
+"""`softmask report`: a store as one HTML page, and its tables and figures as files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from softmask.cli import options
 from softmask.cli.printing import err, out, tell
 from softmask.errors import SoftmaskError
 from softmask.experiments.analyses.reading import read_store
-from softmask.experiments.report.writing import make_report, write_files, write_text
+from softmask.experiments.report.files import write_files, write_text
+from softmask.experiments.report.html import make_report
 from softmask.experiments.runs.store import Store
 
 
@@ -20,15 +21,15 @@ def report_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     files: Annotated[
         Path | None,
-        typer.Option(help="Folder for every table as Markdown, CSV, LaTeX and every figure as PNG, SVG, PDF."),
+        typer.Option(help="Folder for all tables (Markdown, CSV, LaTeX) and figures (PNG, SVG, PDF)."),
     ] = None,
 ) -> None:
-    """Everything that a store of runs tells, as one HTML file that needs no network.
+    """All tables and figures of a store of runs as one HTML file that works offline.
 
     Example: `softmask report softmask-runs -o report.html --files report-files`
     """
     if not store.is_dir():
-        raise SoftmaskError(f"there is no folder {store}: name the one in which runs are kept")
+        raise SoftmaskError(f"there is no folder {store}: name the store of the runs")
     write_report(store, output, files)
 
 

@@ -1,4 +1,4 @@
-"""`softmask reproduce`: a table or figure of the paper, from the runs behind it to the comparison."""
+"""`softmask reproduce`: a table or figure of the paper, from its runs to the comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from softmask.cli import options
-from softmask.cli.analyse import Format, show_table
+from softmask.cli.analyse import Format, chosen_format, show_table
 from softmask.cli.grid import ALL, Cpus, ExecutorName, Gpus, Jobs, Names, Seeds, find_workers
 from softmask.cli.grid_display import GridDisplay, cell_name
 from softmask.cli.printing import out, print_json, problem, tell
@@ -19,9 +19,14 @@ from softmask.errors import SoftmaskError
 from softmask.experiments.analyses.table import Table
 from softmask.experiments.executors import Executor
 from softmask.experiments.paper.published import paper_tables
-from softmask.experiments.paper.recipes import NAMES, Recipe, recipe
-from softmask.experiments.paper.tables import network_sizes, statistics, tables_of
-from softmask.experiments.report.formats import WRITERS
+from softmask.experiments.paper.reproduction import (
+    NAMES,
+    PaperTable,
+    network_sizes,
+    paper_table,
+    statistics_of_sequences,
+)
+from softmask.experiments.report.tables import WRITERS
 from softmask.experiments.runs.dry_run import forecast_grid
 from softmask.experiments.runs.grid import Cell, Grid
 from softmask.experiments.runs.grid_file import parse_seeds
@@ -46,16 +51,17 @@ def reproduce_command(
     cpus: Cpus = 1.0,
     gpus: Gpus = 0.0,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try runs again that failed before.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell the runs, time, memory and disk.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show runs, time, memory and disk.")] = False,
     form: Format = "text",
+    as_json: options.AsJson = False,
 ) -> None:
-    """Make a table or figure of the paper again: run or reuse what is behind it, compare, and judge.
+    """Reproduce a table or figure of the paper: run or reuse the runs behind it, compare, and judge.
 
     Seeds are 1-5 with the paper's training, else 1. A verdict needs the paper's training and three seeds.
 
     Example: `softmask reproduce accuracy --preset short --sequences D-5,R-10`
     """
-    wanted = recipe(table)
+    form, wanted = chosen_format(form, as_json), paper_table(table)
     names, names_of_methods = options.split_names(sequences), options.split_names(methods)
     if not wanted.needs_runs:
         _show([] if dry_run else _without_runs(wanted, names, data), wanted, form)
@@ -81,9 +87,9 @@ def reproduce_command(
         return
     failed = _run(grid, kept, workers, retry_failed=retry_failed, keep=wanted.keep, data=data, device=device)
     runs = _measured(wanted, grid, kept, data)
-    found = tables_of(wanted, runs)
+    found = wanted.tables(runs)
     if not found[0].rows:
-        raise SoftmaskError(f"the runs of {store} have nothing to show for `{wanted.name}`")
+        raise SoftmaskError(f"the runs of {store} have no data for `{wanted.name}`")
     _show(found, wanted, form)
     for cell in failed:
         problem(f"{cell_name(cell.config)}: {cell.error}")
@@ -91,14 +97,14 @@ def reproduce_command(
         raise typer.Exit(1)
 
 
-def _without_runs(wanted: Recipe, names: Sequence[str] | None, data: Path | None) -> list[Table]:
+def _without_runs(wanted: PaperTable, names: Sequence[str] | None, data: Path | None) -> list[Table]:
     if wanted.name == "statistics":
-        return [statistics(names or list(paper_tables()["sequences"]), data)]
+        return [statistics_of_sequences(names or list(paper_tables()["sequences"]), data)]
     return network_sizes()
 
 
 def _run(grid: Grid, store: Store, workers: Executor, *, retry_failed: bool, **how: Any) -> list[Cell]:
-    """Runs what is missing; returns what failed."""
+    """Runs the missing cells; returns those that failed."""
     failed = []
     with GridDisplay(grid.cells(store), workers.jobs, retry_failed=retry_failed) as display:
         for cell in grid.run(store, workers, retry_failed=retry_failed, **how):
@@ -108,11 +114,11 @@ def _run(grid: Grid, store: Store, workers: Executor, *, retry_failed: bool, **h
     return failed
 
 
-def _measured(wanted: Recipe, grid: Grid, store: Store, data: Path | None) -> list[StoredRun]:
-    """The finished runs, with what is measured on their checkpoints; what cannot be measured is told."""
+def _measured(wanted: PaperTable, grid: Grid, store: Store, data: Path | None) -> list[StoredRun]:
+    """The finished runs, measured on their checkpoints where the table needs that."""
     runs = []
     for config in grid.configs:
-        with suppress(SoftmaskError):  # a damaged folder was told as a failed cell
+        with suppress(SoftmaskError):  # a damaged folder was shown as a failed cell
             if (run := store.find(config)) is not None and run.finished:
                 runs.append(run)
     if not runs:
@@ -127,7 +133,7 @@ def _measured(wanted: Recipe, grid: Grid, store: Store, data: Path | None) -> li
     return [StoredRun(run.path) for run in runs]
 
 
-def _show(tables: Sequence[Table], wanted: Recipe, form: str) -> None:
+def _show(tables: Sequence[Table], wanted: PaperTable, form: str) -> None:
     if form == "json":
         content: list[Any] = [json.loads(WRITERS["json"](table)) for table in tables]
         print_json({"name": wanted.name, "paper": wanted.place, "tables": content})

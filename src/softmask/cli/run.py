@@ -11,7 +11,8 @@ import typer
 
 from softmask.cli import options
 from softmask.cli.printing import Progress, out, print_json, tell
-from softmask.experiments.analyses.accuracy import REFERENCE, transfer
+from softmask.experiments.analyses.accuracy import transfer
+from softmask.experiments.analyses.grouping import REFERENCE
 from softmask.experiments.metrics import FORMULAS
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.data_check import TaskNames, check_policy, check_sequences

@@ -40,11 +40,11 @@ VERBS = {
     ),
     "reproduce": Verb(
         "reproduce:reproduce_command",
-        "Make a table or figure of the paper again: run or reuse what is behind it, compare, and judge.",
+        "Reproduce a table or figure of the paper: run or reuse the runs behind it, compare, and judge.",
     ),
     "report": Verb(
         "report:report_command",
-        "Everything that a store of runs tells, as one HTML file that needs no network.",
+        "All tables and figures of a store of runs as one HTML file that works offline.",
     ),
     "learn": Verb(
         "learn:learn",

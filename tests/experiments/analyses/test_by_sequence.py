@@ -14,6 +14,7 @@ from softmask.experiments.analyses.by_sequence import (
     forward_transfer,
 )
 from softmask.experiments.paper.published import paper_value
+from softmask.experiments.report.tables import as_latex
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.store import Store
 from tests.experiments.analyses.made import row, rows, stored, triangle
@@ -103,7 +104,8 @@ def test_a_training_for_each_sequence_is_one_row_and_still_ranked(tmp_path: Path
             changes = {"training.epochs": epochs}
             stored(store, config(method, sequence, changes=changes), triangle([[90], [last, last]]))
     table = accuracy_by_sequence(store.runs())
-    assert [line[:2] for line in table.rows] == [("NCL", "by sequence"), ("HAT", "by sequence")]
+    assert [line[:3] for line in table.rows] == [("NCL", None, None), ("HAT", None, None)]
+    assert any("C-10 paper epochs=5; C-20 paper epochs=7" in note for note in table.notes)
     assert row(table, method="HAT")["C-20"].rank == row(table, method="HAT")["C-10"].rank == 1
     stored(store, config("spg", "C-20"), triangle([[90], [70, 70]]))
     trainings = [line[1] for line in accuracy_by_sequence(store.runs()).rows]
@@ -183,3 +185,14 @@ def test_transfer_of_some_seeds_is_not_ranked(tmp_path: Path) -> None:
             stored(store, make_config(method, "C-10", seed=seed), triangle([[first], [first, 80]]))
     ranks = {found["method"]: found["C-10"].rank for found in rows(forward_transfer(store.runs()))}
     assert ranks == {"SPG": None, "HAT": 1, "NCL": 2}
+
+
+def test_the_table_says_by_sequence_at_most_once(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for sequence, epochs, strength in (("C-10", 5, 1.0), ("C-20", 7, 2.0)):
+        changes = {"training.epochs": epochs, "strength": strength}
+        stored(store, config("ewc", sequence, changes=changes), triangle([[90], [70, 80]]))
+    text = as_latex(accuracy_by_sequence(store.runs()))
+    body = text[text.index(r"\midrule") : text.index(r"\bottomrule")]
+    assert body.count("by sequence") == 1
+    assert "Settings of EWC: C-10 strength=1.0; C-20 strength=2.0." in text

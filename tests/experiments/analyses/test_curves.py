@@ -17,17 +17,17 @@ ALONE = triangle([[50], [50, 60], [50, 60, 70]])
 
 def test_each_task_and_the_slope(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for seed, gains in ((1, (0, 4, 5)), (2, (1, 2, 9))):
+    for seed, gains in ((1, (0, 4, 5)), (2, (1, 2, 9)), (3, (2, 3, 4))):
         own = [50 + gains[0], 60 + gains[1], 70 + gains[2]]
         matrix = triangle([own[:1], [1, own[1]], [1, 1, own[2]]])
         stored(store, make_config("spg", "C-10", seed=seed), matrix)
         stored(store, make_config("one", "C-10", seed=seed), ALONE)
-    stored(store, make_config("spg", "C-10", seed=3), ALONE)  # without its reference
+    stored(store, make_config("spg", "C-10", seed=4), ALONE)  # without its reference
     (told,) = rows(transfer_curve(store.runs()))
-    assert told["seeds"] == 2
-    assert [told[str(task)].mean for task in (1, 2, 3)] == [pytest.approx(v) for v in (0.5, 3.0, 7.0)]
-    slopes = [stats.linregress(range(3), gains).slope for gains in ((0, 4, 5), (1, 2, 9))]
-    assert told["slope"].mean == pytest.approx(sum(slopes) / 2)
+    assert told["seeds"] == 3
+    assert [told[str(task)].mean for task in (1, 2, 3)] == [pytest.approx(v) for v in (1.0, 3.0, 6.0)]
+    slopes = [stats.linregress(range(3), gains).slope for gains in ((0, 4, 5), (1, 2, 9), (2, 3, 4))]
+    assert told["slope"].mean == pytest.approx(sum(slopes) / 3)
     expected = stats.ttest_1samp(slopes, 0).confidence_interval(0.95)
     assert told["slope"].interval == pytest.approx((expected.low, expected.high))
 

@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from softmask.cli.analyse import app
-from softmask.experiments.analyses.network_size import agrees, network_size, paper_scenario
+from softmask.experiments.analyses.cost import agrees, network_size, paper_scenario
 from softmask.experiments.analyses.table import Table
 from softmask.experiments.paper.published import paper_tables, paper_value
 from softmask.learning.method import Method
@@ -93,7 +93,7 @@ def test_agreement_is_judged_at_the_papers_rounding(count: int, millions: float,
 
 def test_the_verb_shows_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table("Learnable parameters", ("method", "C-10"), [("HAT", 6_754_212)], ("a note",))
-    monkeypatch.setattr("softmask.experiments.analyses.catalogue.network_size", lambda methods: table)
+    monkeypatch.setattr("softmask.experiments.analyses.cost.network_size", lambda methods: table)
     for form in ("text", "markdown", "json"):
         shown = CliRunner().invoke(app, ["network-size", "--format", form])
         assert shown.exit_code == 0

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from softmask.errors import SoftmaskError
+from softmask.experiments.analyses.checkpoints import load_from_checkpoint
 from softmask.experiments.analyses.pruning import STRATEGIES, accuracy_when_pruned, measure_pruning, pruning, to_prune
-from softmask.experiments.analyses.revival import revived
 from softmask.experiments.paper.published import paper_value
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import run
@@ -58,7 +58,7 @@ def test_random_is_random_but_repeatable() -> None:
 
 
 def test_against_pruning_by_hand(kept: StoredRun) -> None:
-    method, sequence = revived(kept, 1, None)
+    method, sequence = load_from_checkpoint(kept, 1, None)
     assert isinstance(method, SPG)
     test = sequence.tests[0]
     before = {name: value.clone() for name, value in method.state_dict().items() if isinstance(value, torch.Tensor)}
@@ -113,5 +113,5 @@ def test_without_the_checkpoint_it_says_what_to_do(tmp_path: Path) -> None:
 
 def test_a_method_without_importance_is_refused(tmp_path: Path) -> None:
     done = run(tiny_config("ncl", tasks=1, changes={"epochs": 1}), Store(tmp_path), keep="all")
-    with pytest.raises(SoftmaskError, match="keeps no importance"):
+    with pytest.raises(SoftmaskError, match="gradient importance"):
         measure_pruning(done, Store(tmp_path), None)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from softmask.experiments.analyses.table import Table, Value
-from softmask.experiments.paper.recipes import recipe
-from softmask.experiments.paper.tables import network_sizes, statistics, tables_of, trends
+from softmask.experiments.paper.reproduction import network_sizes, paper_table, statistics_of_sequences, trends
 from tests.experiments.paper.examples import finished_run
 
 
@@ -23,7 +22,7 @@ def test_three_seeds_of_the_papers_training_are_judged(tmp_path: Path) -> None:
         for method, value in (("spg", 0.675), ("ncl", 0.9))
         for seed in (1, 2, 3)
     ]
-    shown, judged = tables_of(recipe("accuracy"), runs)
+    shown, judged = paper_table("accuracy").tables(runs)
     assert shown.rows
     rows = rows_of(judged)
     assert rows["SPG"]["verdict"] == "held"
@@ -38,7 +37,7 @@ def test_three_seeds_of_the_papers_training_are_judged(tmp_path: Path) -> None:
 def test_one_seed_has_no_spread_and_no_verdict_but_an_order(tmp_path: Path) -> None:
     values = {"spg": 0.6, "ncl": 0.4, "ewc": 0.5}
     runs = [finished_run(tmp_path, method, at_once=value, at_end=value) for method, value in values.items()]
-    _, judged, order = tables_of(recipe("accuracy"), runs)
+    _, judged, order = paper_table("accuracy").tables(runs)
     assert all(row["ours"].std is None for row in rows_of(judged).values())
     assert {row["verdict"] for row in rows_of(judged).values()} == {"none: 1 of at least 3 seeds"}
     assert [(row[0], row[1]) for row in order.rows] == [("C-10", 3)]
@@ -46,7 +45,7 @@ def test_one_seed_has_no_spread_and_no_verdict_but_an_order(tmp_path: Path) -> N
 
 def test_another_preset_is_never_judged(tmp_path: Path) -> None:
     runs = [finished_run(tmp_path, "spg", seed=seed, preset="short", at_end=0.677) for seed in (1, 2, 3)]
-    _, judged, _ = tables_of(recipe("accuracy"), runs)
+    _, judged, _ = paper_table("accuracy").tables(runs)
     assert rows_of(judged)["SPG"]["verdict"] is None
     assert judged.notes[-1] == "No verdict: the training is not the paper's (short)."
 
@@ -54,7 +53,7 @@ def test_another_preset_is_never_judged(tmp_path: Path) -> None:
 def test_forward_transfer_counts_the_seeds_of_the_reference(tmp_path: Path) -> None:
     runs = [finished_run(tmp_path, "spg", seed=seed, at_once=0.6) for seed in (1, 2, 3)]
     runs += [finished_run(tmp_path, "one", seed=seed, at_once=0.6) for seed in (1, 2)]
-    _, judged, _ = tables_of(recipe("forward-transfer"), runs)
+    _, judged, _ = paper_table("forward-transfer").tables(runs)
     assert rows_of(judged)["SPG"]["seeds"] == 2
     assert "none" in rows_of(judged)["SPG"]["verdict"]
 
@@ -62,17 +61,17 @@ def test_forward_transfer_counts_the_seeds_of_the_reference(tmp_path: Path) -> N
 def test_seeds_of_spg_and_of_its_reference_that_do_not_meet(tmp_path: Path) -> None:
     runs = [finished_run(tmp_path, "spg", seed=seed, at_once=0.6) for seed in (1, 2, 3)]
     runs += [finished_run(tmp_path, "one", seed=seed, at_once=0.6) for seed in (3, 4, 5)]
-    _, judged, _ = tables_of(recipe("forward-transfer"), runs)
+    _, judged, _ = paper_table("forward-transfer").tables(runs)
     assert rows_of(judged)["SPG"]["verdict"] == "none: 1 of at least 3 seeds"
 
 
 def test_the_whole_network_and_its_layers_are_two_tables(tmp_path: Path) -> None:
     facts = {"blocked": {"whole network": 0.02, "conv1": 0.0, "fc2": 0.5}}
     runs = [finished_run(tmp_path, "spg", seed=seed, facts=facts) for seed in (1, 2, 3)]
-    shown, judged = tables_of(recipe("blocked"), runs)
+    shown, judged = paper_table("blocked").tables(runs)
     assert {row[0] for row in shown.rows} == {"whole network"}
     assert rows_of(judged)["SPG, whole network after task T"]["verdict"] == "held"
-    shown, judged = tables_of(recipe("blocked-by-layer"), runs)
+    shown, judged = paper_table("blocked-by-layer").tables(runs)
     assert {row[0] for row in shown.rows} == {"conv1", "fc2"}
     assert rows_of(judged)["SPG, conv1 after task 1"]["verdict"] == "held"
     assert rows_of(judged)["SPG, fc2 after task 1"]["verdict"] == "not held"
@@ -81,14 +80,14 @@ def test_the_whole_network_and_its_layers_are_two_tables(tmp_path: Path) -> None
 def test_cross_head_fractions_are_judged_in_hundredths(tmp_path: Path) -> None:
     facts = {"F-each": 0.67, "G-each": 0.30, "F-total": 0.42, "G-total": 0.13}
     runs = [finished_run(tmp_path, "spg", seed=seed, facts=facts) for seed in (1, 2, 3)]
-    _, judged = tables_of(recipe("cross-head"), runs)
+    _, judged = paper_table("cross-head").tables(runs)
     rows = rows_of(judged)
     assert rows["F-each at task 2"]["verdict"] == "held"  # 0.64 with a spread of 0.02
     assert rows["G-each at task 2"]["verdict"] == "not held"  # 0.67 * 0.30, the paper has 0.15 with a spread of 0.02
 
 
 def test_a_sequence_that_the_paper_does_not_have_says_so(tmp_path: Path) -> None:
-    (shown,) = tables_of(recipe("accuracy"), [finished_run(tmp_path, "spg", "D-5", preset="short")])
+    (shown,) = paper_table("accuracy").tables([finished_run(tmp_path, "spg", "D-5", preset="short")])
     assert shown.notes[-1] == "No verdict: the paper has no numbers for these runs."
 
 
@@ -110,8 +109,8 @@ def test_trends_are_told_only_where_seeds_allow_it() -> None:
     told = {str(row[1]): row[-1] for row in trends(table).rows}
     assert told["up"] == "rises"
     assert told["down"] == "falls"
-    assert told["flat"] == "none that can be told"
-    assert told["alone"] == "not told: too few seeds"
+    assert told["flat"] == "none found"
+    assert told["alone"] == "not known: too few seeds"
 
 
 def test_a_curve_without_a_slope_gets_one() -> None:
@@ -122,7 +121,7 @@ def test_a_curve_without_a_slope_gets_one() -> None:
 
 
 def test_counts_of_built_in_and_missing_data(tmp_path: Path) -> None:
-    table = statistics(["D-5", "C-10"], tmp_path)
+    table = statistics_of_sequences(["D-5", "C-10"], tmp_path)
     by_place = {(row[0], row[1]): row[2:] for row in table.rows}
     assert by_place["D-5", "tasks"] == (5, None, None)
     assert by_place["C-10", "tasks"] == (10, 10, "held")

@@ -7,10 +7,23 @@ from pathlib import Path
 import pytest
 
 from softmask.experiments.analyses.reading import read_store
-from softmask.experiments.report.charts import Chart, DotChart, HeatMap, LineChart
-from softmask.experiments.report.drawing import write_figure
-from softmask.experiments.report.figures import all_figures
-from softmask.experiments.report.palette import COLOURS, DASHES, FIRST, OTHERS, style
+from softmask.experiments.analyses.table import Value
+from softmask.experiments.report.charts import (
+    COLOURS,
+    DASHES,
+    FIRST,
+    OTHERS,
+    Chart,
+    Dot,
+    DotChart,
+    HeatMap,
+    LineChart,
+    all_figures,
+    file_name,
+    spread_note,
+    style,
+)
+from softmask.experiments.report.files import write_figure
 from tests.experiments.report.made import mixed_store
 
 
@@ -47,7 +60,7 @@ def test_dots_stand_beside_the_papers(figures: dict[str, list[Chart]]) -> None:
     chart = figures["accuracy"][0]
     assert isinstance(chart, DotChart)
     spg = chart.dots[-1]
-    assert (spg.label, spg.value, spg.paper) == ("SPG", pytest.approx(76.5), 67.7)
+    assert (spg.label, spg.value.mean, spg.value.paper) == ("SPG", pytest.approx(76.5), 67.7)
 
 
 def test_matrices(figures: dict[str, list[Chart]]) -> None:
@@ -78,3 +91,33 @@ def test_files(figures: dict[str, list[Chart]], tmp_path: Path) -> None:
         before = svg.read_bytes()
         write_figure(figures[kind][0], tmp_path)
         assert svg.read_bytes() == before, "the same figure is the same file"
+
+
+def test_every_number_is_rounded_once() -> None:
+    value = Value(73.449, std=0.349, paper=70.0, count=3)
+    chart = DotChart("accuracy", "Accuracy", "%", (Dot("SPG", value),))
+    (dot,) = chart.to_dict()["dots"]
+    assert dot[1:] == [73.449, 0.349, 70.0, "+3.4", 3], "73.45 would become 73.5 in the browser"
+
+
+def test_bars_and_bands_are_explained(figures: dict[str, list[Chart]], tmp_path: Path) -> None:
+    for kind in ("accuracy", "so-far"):
+        assert "standard deviation over n = 2 seeds" in figures[kind][0].note
+        _, svg, _ = write_figure(figures[kind][0], tmp_path)
+        assert figures[kind][0].note in svg.read_text()
+    assert "SPG, n = 2" in write_figure(figures["accuracy"][0], tmp_path)[1].read_text()
+    assert spread_note("Band", [1, 1]) == ""
+
+
+def test_chance_is_drawn(figures: dict[str, list[Chart]]) -> None:
+    chart = figures["accuracy"][0]
+    assert isinstance(chart, DotChart)
+    assert chart.to_dict()["chance"] == 50
+
+
+def test_long_names_fit_a_file_system(tmp_path: Path) -> None:
+    names = [file_name("accuracy " + "é" * 300 + ending) for ending in "ab"]
+    assert len(set(names)) == 2
+    for name in names:
+        (tmp_path / f"{name}.png").touch()
+    assert file_name("accuracy C-10 short lr=1") == "accuracy_C-10_short_lr_1"

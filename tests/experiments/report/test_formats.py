@@ -11,10 +11,18 @@ from html.parser import HTMLParser
 from rich.console import Console
 
 from softmask.experiments.analyses.table import Table, Value
-from softmask.experiments.report.formats import FORMATS, SUFFIXES, WRITERS
-from softmask.experiments.report.html_table import as_html
-from softmask.experiments.report.latex import as_latex, escaped
-from softmask.experiments.report.tables import as_csv, as_json, as_markdown, print_table
+from softmask.experiments.report.tables import (
+    FORMATS,
+    SUFFIXES,
+    WRITERS,
+    as_csv,
+    as_html,
+    as_json,
+    as_latex,
+    as_markdown,
+    latex_escaped,
+    print_table,
+)
 
 NOTE = "SI on C-20: the paper's ACC is -4.3 off"
 TABLE = Table(
@@ -98,7 +106,9 @@ def test_latex_is_booktabs_ready_to_paste() -> None:
 
 
 def test_latex_escapes_whatever_a_name_holds() -> None:
-    assert escaped("a_b^c~d\\{}#$%&") == (r"a\_b\textasciicircum{}c\textasciitilde{}d\textbackslash{}\{\}\#\$\%\&")
+    assert latex_escaped("a_b^c~d\\{}#$%&") == (
+        r"a\_b\textasciicircum{}c\textasciitilde{}d\textbackslash{}\{\}\#\$\%\&"
+    )
 
 
 def test_html_has_headers_sort_keys_and_nothing_unescaped() -> None:

@@ -14,8 +14,9 @@ import pytest
 from softmask.errors import SoftmaskError
 from softmask.experiments.analyses.reading import Reading, read_store
 from softmask.experiments.report import html
+from softmask.experiments.report.files import write_files
+from softmask.experiments.report.html import make_report
 from softmask.experiments.report.run_pages import CONFIG_ONLY, THIN, command, run_data, seed_of
-from softmask.experiments.report.writing import make_report, write_files
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.store import Store
 from tests.experiments.analyses.made import stored, triangle
@@ -57,7 +58,7 @@ def test_what_failed_or_was_left_out_is_said(page: str, reading: Reading) -> Non
     assert len(reading.left_out) == 2
     assert "holiday &lt;b&gt;pictures" in page
     assert "holiday <b>" not in page
-    assert "softmask analyse ablation</code> has nothing to show yet" in page
+    assert "softmask analyse ablation</code> has no data yet" in page
     assert "<dt>folders left out</dt><dd>2</dd>" in page
 
 
@@ -138,9 +139,9 @@ def test_many_runs_are_told_in_less_detail(reading: Reading, monkeypatch: pytest
     page = make_report(reading)[0]
     monkeypatch.setattr(html, "LIMIT", len(page.encode()) - 1)
     smaller = make_report(reading)[0]
-    assert "of single runs were left out" in smaller
+    assert "of single runs are left out" in smaller
     monkeypatch.setattr(html, "LIMIT", 1000)
-    with pytest.raises(SoftmaskError, match="divide them"):
+    with pytest.raises(SoftmaskError, match="divide the store"):
         make_report(reading)
 
 

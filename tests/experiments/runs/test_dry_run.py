@@ -68,8 +68,8 @@ def test_ends_that_grow_are_multiplied_by_what_the_method_says(monkeypatch: pyte
     scenario = build(config, sequence).scenario
 
     def passes(tasks: int) -> float:
-        classes = problem.classes[:tasks]
-        return float(METHODS.load("spg").cost(type(problem)(problem.input_shape, classes)).task_end_passes)
+        classes = scenario.classes[:tasks]
+        return float(METHODS.load("spg").cost(type(scenario)(scenario.input_shape, classes)).task_end_passes)
 
     second = passes(2) - passes(1)
     monkeypatch.setattr(dry_run, "measure", lambda *_: Measured(2, 0.0, second, 0.0, 0.0, 0.0, 1, 1, 1))

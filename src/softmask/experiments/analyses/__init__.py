@@ -1,5 +1,94 @@
-"""From stored runs to tables; nothing is drawn here."""
+"""From stored runs to tables, by the name of the analysis; nothing is drawn here."""
 
-from softmask.experiments.analyses.catalogue import ANALYSES, Analysis, analysis
+from __future__ import annotations
 
-__all__ = ["ANALYSES", "Analysis", "analysis"]
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from softmask.experiments.analyses import (
+    accuracy,
+    by_sequence,
+    capacity,
+    comparisons,
+    cost,
+    curves,
+    pruning,
+    representation,
+)
+from softmask.experiments.analyses.table import Table
+from softmask.experiments.paper.judgement import claims
+
+__all__ = ["ANALYSES", "Analysis"]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A function from stored runs to a table."""
+
+    name: str
+    compute: Callable[..., Table]
+    summary: str
+    paper: str = ""
+    """Where the paper has the same."""
+    option: str = ""
+    """Keyword of `compute`: `published` or `against`."""
+    needs_runs: bool = True
+
+    def __call__(self, runs: Any, **options: Any) -> Table:
+        return self.compute(runs, **options)
+
+
+_ALL = (
+    Analysis(
+        "accuracy", accuracy.accuracy, "ACC, FWT and BWT by method and sequence", "tables 2, 3 and 4", "published"
+    ),
+    Analysis(
+        "accuracy-by-sequence",
+        by_sequence.accuracy_by_sequence,
+        "accuracy in the paper's layout, with averages, best and second best",
+        "table 2",
+        "published",
+    ),
+    Analysis(
+        "forward-transfer",
+        by_sequence.forward_transfer,
+        "forward transfer in the paper's layout",
+        "table 3",
+        "published",
+    ),
+    Analysis(
+        "backward-transfer",
+        by_sequence.backward_transfer,
+        "backward transfer in the paper's layout",
+        "table 4",
+        "published",
+    ),
+    Analysis("differences", comparisons.differences, "each method minus a base, paired by seed", option="against"),
+    Analysis("ablation", by_sequence.ablation, "SPG without its parts", "table 7", "published"),
+    Analysis("mechanism", comparisons.mechanism, "importance by mechanism: SPG, SPG-FI, EWC-GI, EWC", "section 4.2"),
+    Analysis("capacity", capacity.capacity, "share of completely blocked parameters, by layer", "tables 5 and 8"),
+    Analysis("cross-head", capacity.cross_head, "effect of importance through old heads", "table 9"),
+    Analysis(
+        "transfer-curve", curves.transfer_curve, "forward transfer of each task, and its slope", "figures 3 and 5"
+    ),
+    Analysis("matrix", curves.accuracy_matrix, "accuracy on each task after each task"),
+    Analysis("pruning", pruning.pruning, "accuracy on the first task after pruning by importance", "table 6"),
+    Analysis(
+        "representation",
+        representation.representation,
+        "quality of the features for another dataset",
+        "figures 4 and 6",
+    ),
+    Analysis("claims", claims, "each comparative claim of the paper: held, not held or no data", "section 4"),
+    Analysis("cost", cost.cost, "time, throughput, memory and disk, and how they grow"),
+    Analysis("identity", comparisons.identity, "accuracies that contradict the transfers, the paper's and ours"),
+    Analysis(
+        "network-size",
+        lambda runs: cost.network_size({run.config.method for run in runs}),
+        "learnable parameters of every method",
+        "table 10",
+        needs_runs=False,
+    ),
+)
+ANALYSES: dict[str, Analysis] = {each.name: each for each in _ALL}

@@ -1,51 +1,76 @@
-"""Accuracy, forward and backward transfer of stored runs, beside the paper's numbers."""
+"""Accuracy, forward and backward transfer of stored runs, beside published numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from softmask.experiments.analyses.grouping import (
-    REFERENCE,
-    Group,
-    changes,
-    finished_groups,
-    gathered,
-    setting,
-    training_name,
-)
-from softmask.experiments.analyses.table import Cell, Table, Value
+from softmask.experiments.analyses.grouping import LABELS, REFERENCE, UNRANKED, Group, gathered, setting
+from softmask.experiments.analyses.table import Cell, Row, Table, Value, with_ranks
 from softmask.experiments.metrics import FORMULAS, average_accuracy, backward_transfer, forward_transfer
-from softmask.experiments.paper.published import paper_value
+from softmask.experiments.paper.published import PAPER, Published, paper_tables
 from softmask.experiments.runs.store import StoredRun
 
-__all__ = ["REFERENCE", "Measures", "accuracy", "changes", "references", "training_name", "transfer"]
-
-PAPER_TABLES = {"ACC": "accuracy", "FWT": "forward_transfer", "BWT": "backward_transfer"}
 Measures = dict[str, float | None]
 References = Mapping[str, Mapping[str, float]]
-"""What each task reached alone, by its name, for each way to run."""
+"""Accuracy of ONE by the name of the task, for each setting."""
+TEST_IMAGES = 100
+"""Assumed size of a task's test set where the paper does not give it."""
 
 
-def accuracy(runs: Iterable[StoredRun]) -> Table:
-    """One row for each method, sequence and way of training; seeds are averaged."""
+def accuracy(runs: Iterable[StoredRun], published: Published = PAPER) -> Table:
+    """One row for each method, sequence, training and setting, averaged over seeds."""
     runs = gathered(runs)
     alone = references(runs)
+    rows = [_row(group, alone, runs.lost(group), published) for group in runs.groups]
+    _rank(runs.groups, rows)
+    shown: list[Row] = [*map(tuple, rows), *_not_run_here(runs.groups, published)]
+    beside = [f"{published.name} {name}" for name in FORMULAS]
+    kept = [name for i, name in enumerate(beside, -len(beside)) if any(row[i] is not None for row in shown)]
+    caption = "Accuracy and transfer on the test sets, in percent"
+    if kept:
+        caption += ", beside the paper's" if published is PAPER else f", beside those of {published.name}"
     notes = [f"{name} = {formula}" for name, formula in FORMULAS.items()]
-    notes.append(
-        "FWT compares with ONE, matched by task, from runs with the same seeds, network and training; a rate "
-        "that stands among a method's own settings is its own."
-    )
-    return Table(
-        caption="Accuracy and transfer on the test sets, in percent, beside the paper's",
-        columns=(
-            *("sequence", "method", "training", "changed", "seeds"),
-            *("ACC", "FWT", "BWT", "paper ACC", "paper FWT", "paper BWT"),
-        ),
-        rows=[_row(group, alone, runs.lost(group)) for group in finished_groups(runs)],
-        notes=tuple(notes),
-        labels=2,
-    )
+    if any(row[-5] is not None for row in shown):
+        notes.append(
+            "FWT compares with ONE, matched by task, from runs with the same seeds, network and training; a learning "
+            "rate among a method's own settings is its own."
+        )
+    if any(isinstance(row[5], Value) and row[5].rank for row in shown):
+        notes.append("The best ACC of each sequence and training is bold, the second underlined.")
+    columns = (*LABELS, "seeds", *FORMULAS, *beside)
+    table = Table(caption, columns, shown, notes, labels=2)
+    return table.select([name for name in columns if name not in beside or name in kept])
+
+
+def _row(group: Group, alone: References, lost: int, published: Published) -> list[Cell]:
+    measured = [measures(run, alone) for run in group.runs]
+    ours = {name: over_seeds(measured, name, lost) for name in FORMULAS}
+    ours["ACC"] = with_chance_note(group, ours["ACC"])
+    theirs = [published.get(name, group.title, group.config.sequence) if group.whole else None for name in FORMULAS]
+    return [*group.label, len(group.runs), *ours.values(), *theirs]
+
+
+def _rank(groups: Sequence[Group], rows: Sequence[list[Cell]]) -> None:
+    """Best and second best ACC among continual learners of one kind."""
+    kinds: dict[object, list[list[Cell]]] = {}
+    for group, row in zip(groups, rows, strict=True):
+        if group.title not in UNRANKED:
+            kinds.setdefault(group.kind, []).append(row)
+    for members in kinds.values():
+        cells = with_ranks([row[5] for row in members])
+        for row, cell in zip(members, cells, strict=True):
+            row[5] = cell
+
+
+def _not_run_here(groups: Sequence[Group], published: Published) -> list[Row]:
+    """Systems of a file of published numbers that the store lacks."""
+    here = {(group.sequence, group.title) for group in groups}
+    return [
+        (sequence, title, "published", *[None] * 5, *(published.get(name, title, sequence) for name in FORMULAS))
+        for sequence, title in published.systems()
+        if (sequence, title) not in here
+    ]
 
 
 def transfer(run: StoredRun, runs: Iterable[StoredRun]) -> Measures:
@@ -54,18 +79,18 @@ def transfer(run: StoredRun, runs: Iterable[StoredRun]) -> Measures:
 
 
 def references(runs: Iterable[StoredRun]) -> dict[str, dict[str, float]]:
-    """The finished runs of ONE, by what a run must share with its reference."""
+    """The finished runs of ONE by their setting."""
     return {setting(run.config): own_accuracies(run) for run in runs if run.config.method == REFERENCE and run.finished}
 
 
 def own_accuracies(run: StoredRun) -> dict[str, float]:
-    """What each task reached just after it was learned, by the task's name."""
+    """Accuracy of each task just after it was learned, by its name."""
     matrix = run.accuracies()
     return {name: matrix[task][task] for task, name in run.task_names().items() if task in matrix.get(task, {})}
 
 
-def reached_alone(run: StoredRun, alone: References) -> dict[int, float] | None:
-    """What ONE reached on the run's tasks, by their place. None where the store has no such run."""
+def accuracy_alone(run: StoredRun, alone: References) -> dict[int, float] | None:
+    """Accuracy of ONE on the run's tasks, by their position. None where the store has no such run."""
     by_name = alone.get(setting(run.config))
     if by_name is None:
         return None
@@ -78,21 +103,15 @@ def measures(run: StoredRun, alone: References) -> Measures:
     if run.config.method == REFERENCE:
         return found
     found["BWT"] = backward_transfer(matrix)
-    by_place = reached_alone(run, alone)
-    if by_place is not None:
-        found["FWT"] = forward_transfer(matrix, by_place)
+    by_position = accuracy_alone(run, alone)
+    if by_position is not None:
+        found["FWT"] = forward_transfer(matrix, by_position)
     return found
 
 
-def paper_measure(measure: str, title: str, sequence: str) -> float | None:
-    """What the paper has; accuracies of the ablations stand in a table of their own."""
-    found = paper_value(PAPER_TABLES[measure], title, sequence)
-    return paper_value("ablation_accuracy", title, sequence) if found is None and measure == "ACC" else found
-
-
 def over_seeds(measured: Sequence[Measures], name: str, lost: int, *, signed: bool = False) -> Value | None:
-    """The mean over the seeds that have the number; a footnote says which have not."""
-    value = Value.of([known for each in measured if (known := each[name]) is not None], signed=signed)
+    """The mean over the seeds that have the number; a footnote says which do not."""
+    value = Value.of((each[name] for each in measured), signed=signed)
     if value is None:
         return None
     notes = [f"{len(measured)} of {len(measured) + lost} seeds: the others failed."] if lost else []
@@ -101,9 +120,27 @@ def over_seeds(measured: Sequence[Measures], name: str, lost: int, *, signed: bo
     return replace(value, footnotes=tuple(notes), partial=bool(notes))
 
 
-def _row(group: Group, alone: References, lost: int) -> tuple[Cell, ...]:
-    measured = [measures(run, alone) for run in group.runs]
-    ours = [over_seeds(measured, name, lost) for name in FORMULAS]
-    paper = [paper_measure(name, group.title, group.config.sequence) for name in FORMULAS]
-    beside = paper if group.whole else [None] * len(paper)
-    return (group.sequence, group.title, group.training, group.changed, len(group.runs), *ours, *beside)
+def chance(group: Group) -> float | None:
+    """Accuracy of guessing, in percent, averaged over tasks."""
+    events = [event for event in group.runs[0].events("task") if event.get("classes")]
+    tasks = sum(len(event["ids"]) for event in events)
+    return sum(100 * len(event["ids"]) ** 2 / event["classes"] for event in events) / tasks if tasks else None
+
+
+def is_at_chance(group: Group, value: Value) -> bool:
+    """Whether an accuracy is within two standard errors of chance, of the seeds or of the test images."""
+    guess = chance(group)
+    if guess is None:
+        return False
+    known = paper_tables()["sequences"].get(group.sequence, {})
+    images = known.get("test", TEST_IMAGES * group.tasks)
+    sampling = (guess * (100 - guess) / images) ** 0.5
+    return value.mean <= guess + 2 * max(sampling, (value.std or 0.0) / value.count**0.5)
+
+
+def with_chance_note(group: Group, value: Value | None) -> Value | None:
+    """An accuracy that is not above chance says so."""
+    if value is None or not is_at_chance(group, value):
+        return value
+    note = f"Not above chance ({chance(group):.1f} %) by more than noise."
+    return replace(value, footnotes=(note, *value.footnotes), at_chance=True)

@@ -1,50 +1,25 @@
-"""What changes from task to task: forward transfer with its slope, and the whole accuracy matrix."""
+"""Changes from task to task: forward transfer with its slope, and the whole accuracy matrix."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from softmask.experiments.analyses.accuracy import References, reached_alone, references
-from softmask.experiments.analyses.grouping import REFERENCE, Group, finished_groups, gathered
-from softmask.experiments.analyses.statistics import slope, with_interval
-from softmask.experiments.analyses.table import Cell, Table, Value
+from softmask.experiments.analyses.accuracy import References, accuracy_alone, references
+from softmask.experiments.analyses.comparisons import INTERVALS
+from softmask.experiments.analyses.grouping import LABELS, REFERENCE, Group, gathered
+from softmask.experiments.analyses.table import Row, Table, Value, slope
 from softmask.experiments.runs.store import StoredRun
 
 
 def transfer_of(run: StoredRun, alone: References) -> list[float] | None:
     """Forward transfer of every task, in order. None without the reference, or where tasks were learned jointly."""
-    matrix, reached = run.accuracies(), reached_alone(run, alone)
+    matrix, by_position = run.accuracies(), accuracy_alone(run, alone)
     tasks = sorted(matrix[max(matrix)])
-    if run.config.method == REFERENCE or reached is None:
+    if run.config.method == REFERENCE or by_position is None:
         return None
-    if any(task not in matrix or task not in reached for task in tasks):
+    if any(task not in matrix or task not in by_position for task in tasks):
         return None
-    return [matrix[task][task] - reached[task] for task in tasks]
-
-
-def transfer_curve(runs: Iterable[StoredRun]) -> Table:
-    """Forward transfer of each task, and how it changes from one task to the next."""
-    runs = gathered(runs)
-    alone = references(runs)
-    found = [(group, curves) for group in finished_groups(runs) if (curves := group_curves(group, alone))]
-    longest = max((len(curves[0]) for _, curves in found), default=0)
-    rows: list[tuple[Cell, ...]] = []
-    for group, curves in found:
-        slopes = [each for curve in curves if (each := slope(curve)) is not None]
-        cells = [Value.of(list(values), signed=True) for values in zip(*curves, strict=True)]
-        padding = [None] * (longest - len(cells))
-        label = (group.sequence, group.title, group.training, group.changed, len(curves))
-        rows.append((*label, with_interval(slopes, digits=2), *cells, *padding))
-    return Table(
-        "Forward transfer by task, in percentage points",
-        ("sequence", "method", "training", "changed", "seeds", "slope", *map(str, range(1, longest + 1))),
-        rows,
-        (
-            "a[j][j] - one[j]; slope: points from one task to the next, by least squares, averaged over seeds with its "
-            "95 % interval from two seeds on.",
-        ),
-        labels=2,
-    )
+    return [matrix[task][task] - by_position[task] for task in tasks]
 
 
 def group_curves(group: Group, alone: References) -> list[list[float]]:
@@ -52,26 +27,46 @@ def group_curves(group: Group, alone: References) -> list[list[float]]:
     return [curve for run in group.runs if (curve := transfer_of(run, alone)) is not None]
 
 
+def transfer_curve(runs: Iterable[StoredRun]) -> Table:
+    """Forward transfer of each task, and how it changes from one task to the next."""
+    runs = gathered(runs)
+    alone = references(runs)
+    found = [(group, curves) for group in runs.groups if (curves := group_curves(group, alone))]
+    longest = max((len(curves[0]) for _, curves in found), default=0)
+    rows: list[Row] = []
+    for group, curves in found:
+        cells = [Value.of(values, signed=True) for values in zip(*curves, strict=True)]
+        padding = [None] * (longest - len(cells))
+        slopes = Value.with_interval(map(slope, curves), digits=2)
+        rows.append((*group.label, len(curves), slopes, *cells, *padding))
+    note = (
+        "a[j][j] - one[j]; slope: percentage points from one task to the next, by least squares, averaged over seeds, "
+        f"with {INTERVALS}."
+    )
+    columns = (*LABELS, "seeds", "slope", *map(str, range(1, longest + 1)))
+    return Table("Forward transfer by task, in percentage points", columns, rows, [note], labels=2)
+
+
 def accuracy_matrix(runs: Iterable[StoredRun]) -> Table:
     """Accuracy on every task after every task, averaged over seeds."""
-    groups = finished_groups(runs)
+    groups = gathered(runs).groups
     longest = max((group.tasks for group in groups), default=0)
-    rows: list[tuple[Cell, ...]] = []
-    for group in groups:
-        for after, row in mean_matrix(group).items():
-            cells = [row.get(task) for task in range(longest)]
-            rows.append((group.sequence, group.title, group.training, group.changed, after + 1, *cells))
+    rows = [
+        (*group.label, after + 1, *map(row.get, range(longest)))
+        for group in groups
+        for after, row in mean_matrix(group).items()
+    ]
     return Table(
         "Accuracy on each task after each task, in percent",
-        ("sequence", "method", "training", "changed", "after", *(f"task {i}" for i in range(1, longest + 1))),
+        (*LABELS, "after", *(f"task {i}" for i in range(1, longest + 1))),
         rows,
-        ("a[i][j]: row i says what was known after task i; seeds are averaged place by place.",),
+        ["a[i][j]: accuracy on task j after task i; seeds are averaged by position."],
         labels=2,
     )
 
 
 def mean_matrix(group: Group) -> dict[int, dict[int, float]]:
-    """Place by place: with other seeds other tasks stand there."""
+    """By position: other seeds have other tasks there."""
     matrices = [run.accuracies() for run in group.runs]
     return {
         after: {task: sum(m[after][task] for m in matrices) / len(matrices) for task in row}

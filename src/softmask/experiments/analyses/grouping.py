@@ -1,4 +1,4 @@
-"""Which runs belong together: those that differ in their seeds alone, and those that may be compared."""
+"""Runs in groups: those that differ only in their seeds, and those that may be compared."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import dataclasses
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from softmask.errors import SoftmaskError, UnknownName
+from softmask.experiments.analyses.table import Value
 from softmask.experiments.metrics import average_accuracy
 from softmask.experiments.paper.published import paper_tables
 from softmask.experiments.runs.config import RunConfig
@@ -20,17 +21,18 @@ from softmask.learning.method_registry import METHODS
 from softmask.learning.training import PRESETS, Training
 
 REFERENCE = "one"
+LABELS = ("sequence", "method", "training", "changed")
 UNRANKED = ("MTL", "ONE")
-"""Not continual learning: they stand in brackets and are compared with nobody."""
+"""Not continual learning: shown in brackets and never ranked."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seeds alone."""
+    """Runs that differ only in their seeds."""
 
     runs: tuple[StoredRun, ...]
     grown: bool = False
-    """Whether the same was run on another number of tasks: a folder of pictures may grow."""
+    """Whether the same config was also run on another number of tasks: a folder of images may grow."""
 
     @property
     def config(self) -> RunConfig:
@@ -54,8 +56,19 @@ class Group:
         return " ".join(filter(None, told)) or None
 
     @property
+    def label(self) -> tuple[str, str, str, str | None]:
+        """The cells of `LABELS`."""
+        return self.sequence, self.title, self.training, self.changed
+
+    def over_seeds(
+        self, measure: Callable[[StoredRun], float | None], digits: int = 1, signed: bool = False
+    ) -> Value | None:
+        """Mean and standard deviation of something that every run has, or some."""
+        return Value.of(map(measure, self.runs), digits, signed)
+
+    @property
     def kind(self) -> tuple[str, str, float]:
-        """What groups must share to be compared: another width is another network."""
+        """Groups of one kind may be compared; another width is another network."""
         return self.sequence, self.training, self.config.network.width
 
     @property
@@ -64,26 +77,25 @@ class Group:
 
     @property
     def whole(self) -> bool:
-        """Whether all tasks of the sequence were learned: the paper's numbers speak of nothing else."""
+        """Whether all tasks of the sequence were learned, as in the paper."""
         return self.config.tasks is None
 
     @cached_property
     def tasks(self) -> int:
-        """How many tasks there are."""
         return max(len(run.accuracies()[max(run.accuracies())]) for run in self.runs)
 
     @cached_property
     def order(self) -> tuple[int, str, int, str, str, str]:
-        """As the paper lists sequences and systems; what it does not know comes after."""
+        """The paper's order of sequences and systems; others come last."""
         return (*sequence_order(self.sequence), *method_order(self.title), self.training, self.changed or "")
 
 
 class Runs(list[StoredRun]):
-    """Runs that several analyses look at: what they all need is found once."""
+    """Runs with their groups, which are computed once for all analyses."""
 
     @cached_property
     def groups(self) -> list[Group]:
-        """Finished runs with results, grouped, in the paper's order."""
+        """Finished runs with results, in the paper's order."""
         found: dict[str, dict[int, list[StoredRun]]] = {}
         for run in self:
             if run.finished and (matrix := run.accuracies()):
@@ -98,11 +110,11 @@ class Runs(list[StoredRun]):
 
     @cached_property
     def failed(self) -> Counter[str]:
-        """How many seeds of each way to run failed."""
+        """Number of failed seeds by config."""
         return Counter(without_seeds(run.config) for run in self if run.status == "failed")
 
     def lost(self, group: Group) -> int:
-        """How many seeds of a group failed."""
+        """Number of failed seeds of a group."""
         return self.failed[without_seeds(group.config)]
 
 
@@ -115,8 +127,8 @@ def finished_groups(runs: Iterable[StoredRun]) -> list[Group]:
 
 
 def best_settings(groups: Iterable[Group]) -> list[Group]:
-    """Of several ways to set a method, the one with the most seeds, of these the one with the best accuracy in
-    validation: test sets choose nothing, and no lucky seed does."""
+    """One group for each method and kind: the settings with the most seeds, of these the best validation accuracy.
+    Test data never choose."""
     best: dict[tuple[object, ...], Group] = {}
     for group in groups:
         kind = (*group.kind, group.title)
@@ -125,7 +137,7 @@ def best_settings(groups: Iterable[Group]) -> list[Group]:
     return list(best.values())
 
 
-CHOSEN = "Of several ways to set a method, the one with the most seeds, of these the best in validation."
+CHOSEN = "Of several settings of a method, those with the most seeds, then with the best validation accuracy, count."
 
 
 def _standing(group: Group) -> tuple[int, float]:
@@ -138,7 +150,7 @@ def sequence_label(config: RunConfig) -> str:
 
 
 def is_whole(label: str) -> bool:
-    """Whether a sequence, by its label, was learned to its end."""
+    """Whether the label is that of a whole sequence."""
     return "[:" not in label
 
 
@@ -154,11 +166,11 @@ def method_order(title: str) -> tuple[int, str]:
 
 @functools.cache
 def is_similar(sequence: str) -> bool | None:
-    """Whether the tasks of a sequence, by its label, share what they teach. None where it can no longer be told."""
+    """Whether the tasks of a sequence, by its label, are similar. None if its folder of images is gone."""
     try:
         return sequence_facts(sequence.split("[:")[0]).similar
     except SoftmaskError:
-        return None  # a folder of pictures that is gone
+        return None
 
 
 def seeds_of(run: StoredRun) -> str:
@@ -166,7 +178,7 @@ def seeds_of(run: StoredRun) -> str:
 
 
 def setting(config: RunConfig) -> str:
-    """What a run and its reference must share."""
+    """A run and its reference (ONE) must share this."""
     raw = {key: value for key, value in config.to_dict().items() if key not in ("method", "settings")}
     return json.dumps(raw, sort_keys=True)
 
@@ -177,7 +189,7 @@ def without_seeds(config: RunConfig) -> str:
 
 @functools.cache
 def training_name(training: Training) -> str:
-    """The preset, or what is different from the nearest one."""
+    """The nearest preset and the fields that differ from it."""
     described = []
     for name, preset in PRESETS.items():
         given, usual = dataclasses.asdict(training), dataclasses.asdict(preset)
@@ -187,7 +199,7 @@ def training_name(training: Training) -> str:
 
 
 def changes(config: RunConfig) -> str | None:
-    """What of the network and the method is not as usual: without it, two ways to run would look like one."""
+    """Network and method settings that are not the defaults."""
     given = {"network": vars(config.network), "settings": config.settings}
     different = [
         f"{key}={_shown(value)}"
@@ -199,7 +211,7 @@ def changes(config: RunConfig) -> str | None:
 
 
 def _shown(value: object) -> str:
-    """A searched number has seventeen digits; six tell it from any other that somebody runs."""
+    """Six digits are enough to tell searched numbers apart."""
     return str(float(f"{value:.6g}") if isinstance(value, float) else value)
 
 
@@ -228,7 +240,7 @@ def _usual(method: str, sequence: str) -> dict[str, dict[str, object]]:
 
 
 def milestones(tasks: int, first: int = 1) -> dict[str, int]:
-    """The paper looks after task 1 (or 2), T/2 and T: label -> number of tasks learned, each number once."""
+    """Task 1 (or 2), T/2 and T, as in the paper: label -> number of tasks learned, each number once."""
     found: dict[str, int] = {}
     for label, count in ((str(first), first), ("T/2", tasks // 2), ("T", tasks)):
         if first <= count <= tasks and count not in found.values():

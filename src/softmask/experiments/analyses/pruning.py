@@ -1,19 +1,18 @@
-"""Does importance say what matters? The first task again, with parts of the backbone set to zero."""
+"""Pruning by importance: the first task again, with some of the backbone's parameters set to zero."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from softmask.errors import SoftmaskError
-from softmask.experiments.analyses.grouping import Group, finished_groups, sequence_order
-from softmask.experiments.analyses.revival import revived
-from softmask.experiments.analyses.table import Cell, Table, Value
+from softmask.experiments.analyses.checkpoints import load_from_checkpoint
+from softmask.experiments.analyses.grouping import Group, gathered, sequence_order
+from softmask.experiments.analyses.table import Row, Table, Value, pivot
 from softmask.experiments.paper.published import paper_value
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.learning.evaluation import accuracy
@@ -30,21 +29,21 @@ STRATEGIES = {
     "Random 20%": ("random", 0.2),
     "Highest 20%": ("highest", 0.2),
 }
-"""As the paper names them: which parameters, and what share of them."""
+"""The paper's names: which parameters are pruned, and their share."""
 METHODS = ("spg", "spg-no-chi", "spg-no-smh")
-"""Methods with importance by gradients; after the first task they are the same but for the head's rate later."""
+"""Methods with gradient importance."""
 RANKINGS = ("backbone", "layer")
 
 
 def measure_pruning(run: StoredRun, store: Store, data: Path | None, ranked_over: str = "backbone") -> bool:
-    """Adds what is missing to the run's events; returns whether there was anything. Needs the checkpoint of task 1."""
+    """Adds missing results to the run's events; returns whether any was missing. Needs the checkpoint of task 1."""
     known = {event["strategy"] for event in run.events("pruning") if event["ranked_over"] == ranked_over}
     missing = [name for name in STRATEGIES if name not in known]
     if not missing:
         return False
-    method, sequence = revived(run, learned=1, data=data)
+    method, sequence = load_from_checkpoint(run, learned=1, data=data)
     if not isinstance(method, SPG):
-        raise SoftmaskError(f"{run.config.method} keeps no importance by gradients: {', '.join(METHODS)} do")
+        raise SoftmaskError(f"{run.config.method} has no gradient importance: {', '.join(METHODS)} have")
     with store.open(run.config) as writer:
         for name in missing:
             which, share = STRATEGIES[name]
@@ -55,7 +54,7 @@ def measure_pruning(run: StoredRun, store: Store, data: Path | None, ranked_over
 
 @torch.no_grad()
 def accuracy_when_pruned(method: SPG, test: Batches, which: str, share: float, ranked_over: str = "backbone") -> float:
-    """Share of right answers on the first task; the method is left as it was."""
+    """Accuracy on the first task, as a fraction; the method is restored afterwards."""
     watched = method.mask.parameters()
     before = {name: parameter.detach().clone() for name, parameter in watched.items()}
     seed = derive(method.scenario.seeds.init, "pruning", which, str(share))
@@ -71,7 +70,7 @@ def accuracy_when_pruned(method: SPG, test: Batches, which: str, share: float, r
 def to_prune(
     importance: Mapping[str, Tensor], which: str, share: float, ranked_over: str, seed: int
 ) -> dict[str, Tensor]:
-    """For every tensor, which of its entries go: exactly the share of the backbone, or of each layer, rounded."""
+    """A mask of the pruned entries of every tensor: exactly the share of the backbone, or of each layer, rounded."""
     generator = torch.Generator().manual_seed(seed)
     groups: dict[str, dict[str, Tensor]] = {}
     for name, tensor in importance.items():
@@ -89,7 +88,7 @@ def _chosen(importance: Tensor, which: str, share: float, generator: torch.Gener
     if which == "random":
         places = torch.randperm(importance.numel(), generator=generator)[:count]
     else:
-        # Stable: of equals at the edge, those that stand first.
+        # Stable: of equal entries at the threshold, the first ones.
         places = importance.sort(stable=True, descending=which == "highest").indices[:count]
     chosen = torch.zeros(importance.numel(), dtype=torch.bool)
     chosen[places] = True
@@ -98,47 +97,36 @@ def _chosen(importance: Tensor, which: str, share: float, generator: torch.Gener
 
 def pruned_accuracy(group: Group, strategy: str, ranked_over: str = "backbone") -> Value | None:
     """In percent, over the seeds for which it was measured."""
-    return Value.of([100 * event["test"] for event in _events(group, strategy, ranked_over)])
-
-
-def _events(group: Group, strategy: str, ranked_over: str) -> list[dict[str, Any]]:
     events = (event for run in group.runs for event in run.events("pruning"))
-    return [event for event in events if event["strategy"] == strategy and event["ranked_over"] == ranked_over]
+    return Value.of(100 * e["test"] for e in events if (e["strategy"], e["ranked_over"]) == (strategy, ranked_over))
 
 
 def pruning(runs: Iterable[StoredRun]) -> Table:
     """The paper's table: accuracy on the first task with some of the backbone's parameters set to zero."""
-    groups = [group for group in finished_groups(runs) if any(run.events("pruning") for run in group.runs)]
+    groups = [group for group in gathered(runs).groups if any(run.events("pruning") for run in group.runs)]
     sequences = sorted({group.sequence for group in groups}, key=sequence_order)
-    rows: list[tuple[Cell, ...]] = []
-    for key in dict.fromkeys((group.title, group.training, group.changed) for group in groups):
-        members = {g.sequence: g for g in groups if (g.title, g.training, g.changed) == key}
+    cells: list[tuple[Row, str, Value | None]] = []
+    for system in dict.fromkeys(group.label[1:] for group in groups):
         for ranked_over in RANKINGS:
             for strategy in STRATEGIES:
-                cells = [_cell(members.get(sequence), strategy, ranked_over) for sequence in sequences]
-                if any(cell is not None for cell in cells):
-                    rows.append((strategy, ranked_over, *key, *cells))
-    for sequence_cells in _chance(groups, sequences):
-        rows.append(("Chance", None, None, None, None, *sequence_cells))
+                for group in groups:
+                    value = _cell(group, strategy, ranked_over) if group.label[1:] == system else None
+                    if value is not None:
+                        cells.append(((strategy, ranked_over, *system), group.sequence, value))
+    for group in groups:
+        classes = next(event["classes"] for run in group.runs for event in run.events("pruning"))
+        cells.append((("Chance", None, None, None, None), group.sequence, Value(100 / classes)))
     return Table(
         "Accuracy on the first task after pruning by importance, in percent",
         ("pruned", "ranked over", "method", "training", "changed", *sequences),
-        rows,
-        ("After the first task alone; weights and biases of the backbone are set to zero, the head is not touched.",),
+        pivot(cells, sequences),
+        ["Right after the first task; weights and biases of the backbone are set to zero, the head is not changed."],
     )
 
 
-def _cell(group: Group | None, strategy: str, ranked_over: str) -> Value | None:
-    value = pruned_accuracy(group, strategy, ranked_over) if group else None
-    if group is None or value is None or ranked_over != "backbone":
+def _cell(group: Group, strategy: str, ranked_over: str) -> Value | None:
+    value = pruned_accuracy(group, strategy, ranked_over)
+    if value is None or ranked_over != "backbone":
         return value
-    # However many tasks the run went on to learn: the table is about the first.
-    paper = paper_value("pruning_accuracy_first_task", strategy, group.config.sequence)
-    return dataclasses.replace(value, paper=paper)
-
-
-def _chance(groups: list[Group], sequences: list[str]) -> list[list[Value | None]]:
-    classes = {
-        group.sequence: event["classes"] for group in groups for run in group.runs for event in run.events("pruning")
-    }
-    return [[Value(100 / classes[sequence]) for sequence in sequences]] if classes else []
+    # Also for runs of fewer tasks: only the first one counts here.
+    return replace(value, paper=paper_value("pruning_accuracy_first_task", strategy, group.config.sequence))

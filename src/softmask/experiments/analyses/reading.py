@@ -1,4 +1,4 @@
-"""A whole store read once: its runs in memory, and what had to be left out and why."""
+"""A whole store read once: its runs in memory, and the folders that were left out, with the reason."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ class RunInMemory(StoredRun):
 
 @dataclass
 class Reading:
-    """What a store holds."""
+    """Contents of a store."""
 
     root: Path
     runs: Runs = field(default_factory=Runs)
     left_out: list[tuple[str, str]] = field(default_factory=list)
-    """Folders that are no whole runs, with the reason."""
+    """Folders that are not complete runs, with the reason."""
 
 
 def read_store(store: Store, watch: Callable[[int], None] | None = None) -> Reading:
-    """Every folder of the store is either among the runs or among what was left out."""
+    """Every folder of the store is either a run or left out with a reason."""
     reading = Reading(store.root)
     for path in sorted(path for path in store.root.iterdir() if path.is_dir()):
         try:
@@ -77,7 +77,7 @@ def read_store(store: Store, watch: Callable[[int], None] | None = None) -> Read
 
 
 def require_answers(run: StoredRun) -> None:
-    """Raises if the events cannot answer what an analysis will ask for."""
+    """Raises if an analysis would stumble over the events."""
     try:
         _try_out(run)
     except DAMAGES as error:

@@ -1,4 +1,4 @@
-"""What the features are worth for something else: a frozen backbone, a new classifier, another data set."""
+"""Quality of the features: a new linear classifier for another dataset on the frozen backbone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from softmask.errors import SoftmaskError
-from softmask.experiments.analyses.grouping import Group, finished_groups, sequence_order
-from softmask.experiments.analyses.revival import has_checkpoint, require_checkpoint, revived
-from softmask.experiments.analyses.statistics import slope, with_interval
-from softmask.experiments.analyses.table import Cell, Table, Value
+from softmask.experiments.analyses.checkpoints import load_from_checkpoint, require_checkpoint
+from softmask.experiments.analyses.comparisons import INTERVALS
+from softmask.experiments.analyses.grouping import Group, gathered, sequence_order
+from softmask.experiments.analyses.table import Row, Table, Value, slope
 from softmask.experiments.runs.config import RunConfig
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.experiments.sequences import load_sequence
@@ -32,14 +32,14 @@ from softmask.methods.wsn import WSN
 
 METHODS = ("ncl", "spg", "hat", "wsn")
 ONTO = {"C-10": "T-10", "I-100": "C-10", "T-10": "C-10", "D-5": "R-10"}
-"""The paper's pairs, and one on built-in data: learned task by task, then used for this, undivided."""
+"""The paper's pairs, and one of built-in data: learned as tasks, then tested on this dataset as one task."""
 REST = "rest"
-"""The classes of the sequence's own tasks that a run with `--tasks` did not learn, undivided."""
+"""The classes of the tasks that a run with `--tasks` did not learn, as one task."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracy on the other data over the number of tasks learned."""
+    """Accuracy on the other dataset by the number of tasks learned."""
 
     group: Group
     onto: str
@@ -53,14 +53,14 @@ def usual_target(config: RunConfig) -> str:
     if config.tasks is not None:
         return REST
     if config.sequence not in ONTO:
-        raise SoftmaskError(f"no data set goes with {config.sequence}: name a sequence with --onto")
+        raise SoftmaskError(f"{config.sequence} has no default for --onto: name a sequence")
     return ONTO[config.sequence]
 
 
 def measure_representation(
     run: StoredRun, store: Store, data: Path | None, onto: str | None = None, union: bool = False
 ) -> int:
-    """Adds what is missing to the run's events; returns how much that was. Needs the checkpoints of all tasks."""
+    """Adds missing results to the run's events; returns their number. Needs the checkpoints of all tasks."""
     onto = onto or usual_target(run.config)
     tasks = len(run.events("task"))
     known = {e["learned"] for e in run.events("representation") if (e["onto"], e["union"]) == (onto, union)}
@@ -72,28 +72,28 @@ def measure_representation(
     task, test = target(run.config, onto, data)
     with store.open(run.config) as writer:
         for learned in missing:
-            method, _ = revived(run, learned, data)
+            method, _ = load_from_checkpoint(run, learned, data)
             reached = linear_accuracy(method, learned, task, test, run.config, union)
             writer.event("representation", onto=onto, union=union, learned=learned, classes=task.classes, test=reached)
     return len(missing)
 
 
 def target(config: RunConfig, onto: str, data: Path | None) -> tuple[Task, Batches]:
-    """The other data as one task, and its test set."""
+    """The other dataset as one task, and its test set."""
     own = load_sequence(config.sequence, data, config.seeds)
     if onto == REST:
         if config.tasks is None:
-            raise SoftmaskError(f"a run of all {len(own.tasks)} tasks leaves no class over: run it with --tasks")
+            raise SoftmaskError(f"a run of all {len(own.tasks)} tasks has no classes left: use a run with --tasks")
         left = replace(own, tasks=own.tasks[config.tasks :], tests=own.tests[config.tasks :])
         return undivided(left)
     other = load_sequence(onto, data, config.seeds)
     if other.input_shape != own.input_shape:
-        raise SoftmaskError(f"{onto} has pictures of {other.input_shape}, {config.sequence} of {own.input_shape}")
+        raise SoftmaskError(f"{onto} has images of shape {other.input_shape}, {config.sequence} of {own.input_shape}")
     return undivided(other)
 
 
 def undivided(sequence: TaskSequence) -> tuple[Task, Batches]:
-    """All tasks as one. Similar tasks share their classes; those of dissimilar ones are numbered on."""
+    """All tasks as one. Similar tasks share their classes; those of dissimilar ones are numbered consecutively."""
     shifts = [0] * len(sequence.tasks)
     if not sequence.similar:
         shifts = [sum(sequence.classes[:index]) for index in range(len(sequence.tasks))]
@@ -119,9 +119,9 @@ def _joined(parts: Sequence[Batches], shifts: Sequence[int]) -> Batches:
 def linear_accuracy(
     method: Method, learned: int, task: Task, test: Batches, config: RunConfig, union: bool = False
 ) -> float:
-    """Test accuracy of one linear head, trained as the run's tasks were, on features that stay as they are.
+    """Test accuracy of one linear head, trained as the run's tasks were, on frozen features.
 
-    The backbone is fixed and its dropout off: the features are computed once.
+    Dropout of the backbone is off, so the features are computed once.
     """
     training, seeds = config.training, config.seeds
     with random_apart():
@@ -143,9 +143,9 @@ def _features(method: Method, batches: Batches, learned: int, union: bool) -> Ba
 
 
 def features_after(method: Method, x: Tensor, learned: int, union: bool) -> Tensor:
-    """As after the last learned task; with `union`, through all units or weights that any learned task uses.
+    """Features of the last learned task; with `union`, through all units or weights that any learned task uses.
 
-    With nothing learned, a gated or masked method shows what its first task would begin with.
+    Before the first task, a gated or masked method shows the features with which its first task would begin.
     """
     if union and learned and isinstance(method, HAT):
         return gated(method.backbone, x, method.by_layer(method.used))
@@ -157,17 +157,16 @@ def features_after(method: Method, x: Tensor, learned: int, union: bool) -> Tens
 
 
 def representation_curves(runs: Iterable[StoredRun]) -> list[Curve]:
-    """What was measured, averaged over seeds."""
+    """Measured curves, averaged over seeds."""
     curves = []
-    for group in finished_groups(runs):
+    for group in gathered(runs).groups:
         events = [event for run in group.runs for event in run.events("representation")]
         for onto, union in sorted({(event["onto"], event["union"]) for event in events}):
             by_seed = [_measured(run, onto, union) for run in group.runs]
             learned = sorted({number for points in by_seed for number in points})
-            averaged = {n: Value.of([points[n] for points in by_seed if n in points]) for n in learned}
+            averaged = {n: value for n in learned if (value := Value.of(points.get(n) for points in by_seed))}
             slopes = (slope([points[n] for n in sorted(points) if n]) for points in by_seed)
-            found = {n: value for n, value in averaged.items() if value is not None}
-            curves.append(Curve(group, onto, union, found, tuple(each for each in slopes if each is not None)))
+            curves.append(Curve(group, onto, union, averaged, tuple(each for each in slopes if each is not None)))
     return curves
 
 
@@ -181,28 +180,24 @@ def representation(runs: Iterable[StoredRun]) -> Table:
     """A row for each method, a column for each number of tasks learned before."""
     curves = sorted(representation_curves(runs), key=lambda curve: (*sequence_order(curve.group.sequence), curve.onto))
     longest = max((max(curve.points) for curve in curves), default=-1)
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[Row] = [
         (
             *(curve.group.sequence, curve.onto, curve.group.title),
             "union of all tasks" if curve.union else "last task",
-            *(curve.group.training, curve.group.changed, with_interval(curve.slopes, digits=2)),
-            *(curve.points.get(learned) for learned in range(longest + 1)),
+            *(curve.group.training, curve.group.changed, Value.with_interval(curve.slopes, digits=2)),
+            *map(curve.points.get, range(longest + 1)),
         )
         for curve in curves
     ]
+    note = (
+        "The backbone is frozen after the first N tasks of the sequence; a linear head learns the second dataset as "
+        "one task, with the same training. 0: the initial weights. Slope: percentage points from one task to the "
+        f"next, from the first task on, averaged over seeds, with {INTERVALS}."
+    )
     return Table(
         "Accuracy of a new linear classifier on frozen features, in percent, by the number of tasks learned",
         ("learned", "then", "method", "features", "training", "changed", "slope", *map(str, range(longest + 1))),
         rows,
-        (
-            "The backbone is frozen after so many tasks of the first sequence; a linear head learns the second data "
-            "set undivided, by the same training. 0: the initial weights. Slope: points from one task to the next, "
-            "from the first on, averaged over seeds with its 95 % interval from two seeds on.",
-        ),
+        [note],
         labels=4,
     )
-
-
-def can_measure(run: StoredRun) -> bool:
-    """Whether all checkpoints are there."""
-    return run.finished and all(has_checkpoint(run, learned) for learned in range(1, len(run.events("task")) + 1))

@@ -1,11 +1,11 @@
-"""One self-contained page from a store: no address of any other place is in it."""
+"""A store as one self-contained HTML page without any link to another site."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape, unescape
 from importlib.resources import files
@@ -19,15 +19,12 @@ from softmask.experiments.analyses import ANALYSES
 from softmask.experiments.analyses.accuracy import references
 from softmask.experiments.analyses.reading import Reading
 from softmask.experiments.analyses.table import Table
-from softmask.experiments.report.charts import Chart
-from softmask.experiments.report.formats import SUFFIXES, WRITERS
-from softmask.experiments.report.html_table import as_html
-from softmask.experiments.report.palette import COLOURS, DASHES, FIRST, OTHERS
+from softmask.experiments.report.charts import COLOURS, DASHES, FIRST, OTHERS, Chart, all_figures
 from softmask.experiments.report.run_pages import LESS, run_data, runs_table
-from softmask.experiments.report.sections import SECTIONS, Block, Section
+from softmask.experiments.report.tables import SUFFIXES, WRITERS, as_html
 
 LIMIT = 8_000_000
-"""Bytes: what still goes through a mail server."""
+"""Bytes: most mail servers accept this."""
 LARGEST_COPY = 60_000
 MANY_ROWS, MANY_CHARTS = 25, 4
 SAID_ONCE = ("training", "changed", "seeds", "ranked over", "features")
@@ -35,8 +32,106 @@ SCRIPTS = ("tables.js", "charts.js", "maps.js", "runs.js")
 WORDS = {"held": "held", "not held": "not-held", "no data": "no-data", "failed": "failed", "unfinished": "unfinished"}
 
 
+@dataclass(frozen=True)
+class Block:
+    """A table by its analysis, or figures by their subject."""
+
+    kind: str
+    name: str
+    heading: str = ""
+    about: str = ""
+
+
+def _table_of(name: str, heading: str) -> Block:
+    return Block("table", name, heading)
+
+
+def _figures_of(name: str, heading: str = "", about: str = "") -> Block:
+    return Block("figures", name, heading, about)
+
+
+Section = tuple[str, str, tuple[Block, ...]]
+"""Title, first paragraph, contents."""
+SECTIONS: tuple[Section, ...] = (
+    (
+        "Accuracy",
+        "Accuracy of the final model over all tasks. Filled: these runs; hollow: the paper's number; dotted: chance.",
+        (
+            _figures_of("accuracy"),
+            _table_of("accuracy-by-sequence", "By sequence"),
+            _figures_of("so-far", "While tasks are learned", "A falling line is forgetting."),
+            _table_of("differences", "Difference to SPG"),
+            _table_of("ablation", "SPG without its parts"),
+            _table_of("identity", "Numbers that contradict each other"),
+        ),
+    ),
+    (
+        "Transfer",
+        "Forward transfer: gain of a task from the tasks before it, against a network of its own (ONE). "
+        "Backward transfer: effect of later tasks on earlier ones; below zero it is forgetting.",
+        (
+            _table_of("forward-transfer", "Forward transfer"),
+            _table_of("backward-transfer", "Backward transfer"),
+            _figures_of("transfer", "Forward transfer, task by task"),
+            _table_of("transfer-curve", "Forward transfer by task, with slopes"),
+        ),
+    ),
+    (
+        "Capacity",
+        "Share of the network that no later task can change, and the effect of cross-head importance.",
+        (
+            _figures_of("capacity"),
+            _table_of("capacity", "Completely blocked parameters"),
+            _table_of("cross-head", "Cross-head importance"),
+        ),
+    ),
+    (
+        "Mechanism",
+        "Kinds of importance and of protection, pruning by importance, and the features on another dataset.",
+        (
+            _table_of("mechanism", "Importance by mechanism"),
+            _table_of("pruning", "Pruning by importance"),
+            _figures_of("representation", "Features for another dataset"),
+            _table_of("representation", "Features for another dataset, in numbers"),
+        ),
+    ),
+    (
+        "Claims",
+        "Every comparative claim of the paper, judged by these runs and by the paper's own tables.",
+        (_table_of("claims", "Claims of the paper"),),
+    ),
+    (
+        "Matrices",
+        "Accuracy on each task (across) after each task (down). A column that darkens downwards is forgetting.",
+        (_figures_of("matrix"),),
+    ),
+    (
+        "Cost",
+        "Time, memory and disk, as measured on the machine that made the runs.",
+        (
+            _figures_of("task-end"),
+            _table_of("cost", "Cost of a run"),
+            _table_of("network-size", "Learnable parameters"),
+        ),
+    ),
+)
+
+
+def make_report(
+    reading: Reading, watch: Callable[[str], None] | None = None
+) -> tuple[str, dict[str, Table], dict[str, list[Chart]]]:
+    """The page, and the tables and figures in it."""
+    tables: dict[str, Table] = {}
+    for name, analysis in ANALYSES.items():
+        if watch is not None:
+            watch(name)
+        tables[name] = analysis(reading.runs)
+    figures = all_figures(reading.runs)
+    return report_html(reading, tables, figures), tables, figures
+
+
 def report_html(reading: Reading, tables: dict[str, Table], figures: dict[str, list[Chart]]) -> str:
-    """The page; where there are very many runs, each of them is told in less detail."""
+    """The page; a store of very many runs shows each of them in less detail."""
     if not reading.runs:
         raise SoftmaskError(f"no run in {reading.root}: `softmask run` makes one, `softmask list runs` shows them")
     parts = _parts(reading, tables, figures)
@@ -45,16 +140,16 @@ def report_html(reading: Reading, tables: dict[str, Table], figures: dict[str, l
         if len(page.encode()) < LIMIT:
             return page
     raise SoftmaskError(
-        f"the report of {len(reading.runs)} runs would be larger than {LIMIT / 1e6:.0f} MB: divide them"
+        f"the report of {len(reading.runs)} runs would be larger than {LIMIT / 1e6:.0f} MB: divide the store"
     )
 
 
 def _parts(reading: Reading, tables: dict[str, Table], figures: dict[str, list[Chart]]) -> dict[str, str]:
-    """All that does not depend on how much is told of each run."""
+    """Everything but the pages of single runs."""
     sections = [_section(section, tables, figures, reading) for section in SECTIONS]
     shown = [(section, body) for section, body in zip(SECTIONS, sections, strict=True) if body]
     charts = {chart.name: chart.to_dict() for each in figures.values() for chart in each}
-    links = "".join(f'<a href="#{section.id}">{section.title}</a>' for section, _ in shown)
+    links = "".join(f'<a href="#{title.lower()}">{title}</a>' for (title, _, _), _ in shown)
     return {
         "title": escape(f"softmask: {_name(reading)}"),
         "style": _colours() + _file("report.css"),
@@ -87,7 +182,7 @@ def _file(name: str) -> str:
 
 
 def _json(content: Any) -> str:
-    """JSON that no name can break out of."""
+    """JSON that is safe inside a script element."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
@@ -113,10 +208,11 @@ def _summary(reading: Reading) -> str:
 
 
 def _section(section: Section, tables: dict[str, Table], figures: dict[str, list[Chart]], reading: Reading) -> str:
-    parts = [_block(block, tables, figures, reading) for block in section.blocks]
+    title, lead, blocks = section
+    parts = [_block(block, tables, figures, reading) for block in blocks]
     if not any(parts):
         return ""
-    head = f'<section id="{section.id}"><h2>{escape(section.title)}</h2><p class="lead">{escape(section.lead)}</p>'
+    head = f'<section id="{title.lower()}"><h2>{title}</h2><p class="lead">{escape(lead)}</p>'
     return head + "\n".join(parts) + "</section>"
 
 
@@ -144,7 +240,7 @@ def _table(name: str, table: Table, reading: Reading) -> str:
 
 
 def _with_words(drawn: str) -> str:
-    """Verdicts and states in their colours."""
+    """Verdicts and states with a class of their own."""
     for word, kind in WORDS.items():
         drawn = drawn.replace(f"<td>{word}</td>", f'<td class="{kind}">{word}</td>')
         drawn = drawn.replace(f'<td class="number">{word}</td>', f'<td class="number {kind}">{word}</td>')
@@ -152,24 +248,18 @@ def _with_words(drawn: str) -> str:
 
 
 def _without_constants(table: Table) -> Table:
-    """What is the same in all rows is said once, below: a phone has no room for it."""
+    """A value that is the same in all rows becomes a note: a phone is narrow."""
     if len(table.rows) < 2:
         return table
-    columns = [i for i, name in enumerate(table.columns) if name in SAID_ONCE and i > 0]
-    same = {i: table.rows[0][i] for i in columns if len({str(row[i]) for row in table.rows}) == 1}
-    said = "; ".join(f"{table.columns[i]}: {value}" for i, value in same.items() if value is not None)
-    kept = [i for i in range(len(table.columns)) if i not in same]
-    return dataclasses.replace(
-        table,
-        columns=tuple(table.columns[i] for i in kept),
-        rows=[tuple(row[i] for i in kept) for row in table.rows],
-        notes=((f"In all rows: {said}.",) if said else ()) + table.notes,
-        labels=sum(i < table.labels for i in kept),
-    )
+    columns = [name for name in table.columns[1:] if name in SAID_ONCE]
+    same = {name: table.frame[name].iloc[0] for name in columns if table.frame[name].astype(str).nunique() == 1}
+    said = "; ".join(f"{name}: {value}" for name, value in same.items() if value is not None)
+    kept = table.select([name for name in table.columns if name not in same])
+    return kept.noting(f"In all rows: {said}.") if said else kept
 
 
 def _copies(name: str, table: Table) -> str:
-    """The table as CSV, Markdown and LaTeX, to be copied by a click; a very long one is better written to a file."""
+    """Buttons that copy the table as Markdown, CSV and LaTeX; very long tables have none."""
     made = []
     for form, suffix in SUFFIXES.items():
         text = WRITERS[form](table)
@@ -187,7 +277,8 @@ def _figures(name: str, charts: Sequence[Chart]) -> str:
         return ""
     drawn = "".join(
         f'<figure data-option="{i}"><figcaption>{escape(chart.title)}</figcaption>'
-        f'<div class="plot" data-chart="{escape(chart.name)}" data-alt="{escape(chart.alt)}"></div></figure>'
+        f'<div class="plot" data-chart="{escape(chart.name)}" data-alt="{escape(chart.alt)}"></div>'
+        + (f'<p class="notes">{escape(chart.note)}.</p></figure>' if chart.note else "</figure>")
         for i, chart in enumerate(charts)
     )
     choice = ""
@@ -206,16 +297,16 @@ def _runs(reading: Reading) -> str:
 
 
 def _linked(found: re.Match[str]) -> str:
-    """The name of a run, leading to its page."""
+    """The name of a run with a link to its page."""
     return f'<th scope="row"><a href="#run/{quote(unescape(found[1]))}">{found[1]}</a></th>'
 
 
 def _left_out(reading: Reading, tables: dict[str, Table]) -> str:
-    """Folders that are no runs, and tables for which there is nothing."""
+    """Folders that are not runs, and empty tables."""
     items = [f"<li><code>{escape(folder)}</code> {escape(reason)}</li>" for folder, reason in reading.left_out]
     empty = [name for name, table in tables.items() if not table.rows]
     items += [
-        f"<li><code>softmask analyse {name}</code> has nothing to show yet: {escape(ANALYSES[name].summary)}</li>"
+        f"<li><code>softmask analyse {name}</code> has no data yet: {escape(ANALYSES[name].summary)}</li>"
         for name in empty
     ]
     return f'<h3>Left out</h3><ul class="notes">{"".join(items)}</ul>' if items else ""

@@ -1,4 +1,4 @@
-"""What the report tells of each single run, as data for the page's script."""
+"""The pages of single runs, as data for the report's script."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import functools
 import json
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+from softmask.errors import UnknownName
 from softmask.experiments.analyses.accuracy import References, measures
-from softmask.experiments.analyses.capacity import facts_after
-from softmask.experiments.analyses.grouping import Group
-from softmask.experiments.analyses.table import Cell, Table
+from softmask.experiments.analyses.capacity import blocked_parts
+from softmask.experiments.analyses.grouping import LABELS, Group
+from softmask.experiments.analyses.table import Row, Table
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.store import StoredRun
 from softmask.experiments.sequences import sequence_facts
@@ -19,11 +21,11 @@ from softmask.learning.seeds import Seeds
 from softmask.learning.training import PRESETS
 
 FULL, THIN, WITHOUT_CURVES, CONFIG_ONLY = range(4)
-"""How much of every run is told: a report of very many runs has less room for each."""
+"""Levels of detail: a report of very many runs shows less of each."""
 LESS = {
     THIN: "Learning curves show at most 60 epochs of each run.",
-    WITHOUT_CURVES: "Learning curves of single runs were left out.",
-    CONFIG_ONLY: "Learning curves and matrices of single runs were left out.",
+    WITHOUT_CURVES: "Learning curves of single runs are left out.",
+    CONFIG_ONLY: "Learning curves and matrices of single runs are left out.",
 }
 THIN_POINTS = 60
 
@@ -52,7 +54,7 @@ def seed_of(run: StoredRun) -> str:
 
 
 def said_of(run: StoredRun) -> str:
-    """How the run stands, in one sentence."""
+    """Status of the run in one sentence."""
     done = len(run.events("task"))
     if run.status == "finished":
         started = run.events("started")
@@ -61,7 +63,7 @@ def said_of(run: StoredRun) -> str:
         return f"Finished: {done} tasks." + (f" Made with {told}." if told else "")
     if run.status == "failed":
         why = run.events("failed")[-1]
-        return f"Failed after {done} tasks: {why.get('message') or why.get('reason') or 'no reason was kept'}"
+        return f"Failed after {done} tasks: {why.get('message') or why.get('reason') or 'no reason is stored'}"
     return f"Unfinished: {done} tasks learned so far; the command below continues it."
 
 
@@ -94,11 +96,11 @@ def command(config: RunConfig) -> str:
 
 def _changes(config: RunConfig, preset: str, seed: int) -> list[str]:
     given = config.to_dict()
-    if ":" in config.sequence:  # a folder of pictures may be gone: its network is told whole
-        usual: dict[str, Any] = {"training": vars(PRESETS[preset]), "settings": {}, "network": {}}
-        usual["seeds"] = vars(Seeds.all_from(seed))
-    else:
-        usual = _usual(config.method, config.sequence, preset, seed)
+    usual: dict[str, Any] = {"training": vars(PRESETS[preset]), "settings": {}, "network": {}}
+    usual["seeds"] = vars(Seeds.all_from(seed))
+    if ":" not in config.sequence:  # a folder of images may be gone: its network is given in full
+        with suppress(UnknownName):  # likewise a method that is not installed here
+            usual = _usual(config.method, config.sequence, preset, seed)
     return [
         f"{section}.{key}={json.dumps(value)}"
         for section in ("training", "network", "settings", "seeds")
@@ -127,7 +129,7 @@ def _epochs(run: StoredRun, detail: int) -> list[list[float]]:
 
 
 def _finite(loss: float) -> float:
-    """A loss for a picture: what diverged is shown at the upper edge of what still says something."""
+    """A loss that can be drawn: a diverged one is shown at the upper limit."""
     return round(min(float(loss), 99.0), 3) if loss == loss else 99.0
 
 
@@ -145,19 +147,18 @@ def _matrix(run: StoredRun) -> list[list[float | None]]:
 def _blocked(run: StoredRun, tasks: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for learned in range(1, tasks + 1):
-        for part, share in facts_after(run, learned).get("blocked", {}).items():
+        for part, share in blocked_parts(run, learned).items():
             found.setdefault(part, []).append(round(100 * share, 3))
     return {part: shares for part, shares in found.items() if len(shares) == tasks}
 
 
 def runs_table(runs: Sequence[StoredRun], alone: References) -> Table:
-    """Every run of the store with its status; the page links each to its own page."""
-    rows: list[tuple[Cell, ...]] = []
+    """Every run of the store with its status; the report links each to its page."""
+    rows: list[Row] = []
     for run in sorted(runs, key=lambda run: (*Group((run,)).order, seed_of(run))):
         group = Group((run,))
         found = measures(run, alone) if run.finished and run.accuracies() else {}
         results = [found.get(name) for name in ("ACC", "FWT", "BWT")]
-        label = (group.sequence, group.title, group.training, group.changed, seed_of(run), run.status)
-        rows.append((run.path.name, *label, len(run.events("task")), *results))
-    columns = ("run", "sequence", "method", "training", "changed", "seed", "status", "tasks", "ACC", "FWT", "BWT")
+        rows.append((run.path.name, *group.label, seed_of(run), run.status, len(run.events("task")), *results))
+    columns = ("run", *LABELS, "seed", "status", "tasks", "ACC", "FWT", "BWT")
     return Table("All runs", columns, rows)

@@ -1,11 +1,11 @@
-"""Tables as text for a terminal, as Markdown, CSV and JSON."""
+"""Tables as text for a terminal, Markdown, CSV, JSON, LaTeX and HTML."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+import re
 from collections.abc import Callable, Sequence
+from html import escape
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -16,10 +16,11 @@ from softmask.experiments.analyses.table import Cell, Table, Value
 
 WIDTH_WITHOUT_TERMINAL = 1000
 STYLES = {1: "bold", 2: "underline"}
+MINUS = "\N{MINUS SIGN}"
 
 
-def cell_text(cell: Cell, plus_minus: str = " ± ", emphasise: Callable[[str, int], str] | None = None) -> str:
-    """One decimal, as in the paper, unless the value asks for another; a dash where there is nothing."""
+def cell_text(cell: Cell, emphasise: Callable[[str, int], str] | None = None) -> str:
+    """One decimal, as in the paper, unless the value has other digits; a dash where there is nothing."""
     if cell is None:
         return "-"
     if not isinstance(cell, Value):
@@ -28,11 +29,11 @@ def cell_text(cell: Cell, plus_minus: str = " ± ", emphasise: Callable[[str, in
     if emphasise is not None and cell.rank is not None:
         text = emphasise(text, cell.rank)
     if cell.std is not None:
-        text += f"{plus_minus}{cell.std:.{cell.digits}f}"
+        text += f" ± {cell.std:.{cell.digits}f}"
     if cell.interval is not None:
         text += " [" + ", ".join(map(cell.number, cell.interval)) + "]"
     if cell.paper is not None:
-        text += f" (paper {cell.number(cell.paper)}, {cell.difference})"
+        text += f" ({cell.source} {cell.number(cell.paper)}, {cell.difference})"
     return text
 
 
@@ -48,81 +49,43 @@ def as_markdown(table: Table) -> str:
 
     def written(cell: Cell) -> str:
         number = marks(cell, footnotes)
-        text = cell_text(cell, emphasise=lambda text, rank: f"**{text}**" if rank == 1 else f"<u>{text}</u>")
+        text = cell_text(cell, lambda text, rank: f"**{text}**" if rank == 1 else f"<u>{text}</u>")
         return text.replace("|", "\\|") + (f"<sup>{number}</sup>" if number else "")
 
     lines = [f"**{table.caption}**", ""]
     lines.append("| " + " | ".join(column.replace("|", "\\|") for column in table.columns) + " |")
     lines.append("|" + "|".join("---" for _ in table.columns) + "|")
-    lines += ["| " + " | ".join(written(cell) for cell in row) + " |" for row in table.rows]
+    lines += ["| " + " | ".join(map(written, row)) + " |" for row in table.rows]
     numbered = [f"<sup>{number}</sup> {text}" for number, text in enumerate(footnotes, 1)]
     return "\n".join([*lines, "", *(f"{note}  " for note in [*numbered, *table.notes])]).rstrip() + "\n"
 
 
-def plain(cell: Cell) -> object:
-    """A cell for JSON, with all its digits."""
-    if not isinstance(cell, Value):
-        return cell
-    told: dict[str, object] = {"mean": cell.mean, "std": cell.std}
-    for name in ("interval", "rank", "paper", "footnotes"):
-        if (value := getattr(cell, name)) not in (None, ()):
-            told[name] = value
-    return told
-
-
 def as_json(table: Table) -> str:
+    def plain(cell: Cell) -> object:
+        if not isinstance(cell, Value):
+            return cell
+        more = {name: getattr(cell, name) for name in ("interval", "rank", "paper", "footnotes", "at_chance")}
+        return {"mean": cell.mean, "std": cell.std, **{name: value for name, value in more.items() if value}}
+
     rows = [dict(zip(table.columns, map(plain, row), strict=True)) for row in table.rows]
     return json.dumps({"caption": table.caption, "rows": rows, "notes": list(table.notes)}, indent=1)
 
 
 def as_csv(table: Table) -> str:
-    """Full precision; what a cell holds beside its mean stands in columns of its own."""
-    extras = [_extras(table, index) for index in range(len(table.columns))]
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    header: list[str] = []
-    for column, more in zip(table.columns, extras, strict=True):
-        header += [column, *(f"{column} {name}" for name in more)]
-    writer.writerow(header)
-    for row in table.rows:
-        line: list[object] = []
-        for cell, more in zip(row, extras, strict=True):
-            known = _parts(cell) if isinstance(cell, Value) else {}
-            line += [cell.mean if isinstance(cell, Value) else cell, *(known.get(name) for name in more)]
-        writer.writerow(line)
-    return file.getvalue()
-
-
-def _parts(value: Value) -> dict[str, float | int | str | None]:
-    low, high = value.interval or (None, None)
-    notes = " ".join(value.footnotes) or None
-    return {"std": value.std, "low": low, "high": high, "paper": value.paper, "rank": value.rank, "notes": notes}
-
-
-def _extras(table: Table, column: int) -> list[str]:
-    """What of std, interval, paper, rank and notes any cell of a column has."""
-    parts = [_parts(cell) for row in table.rows if isinstance(cell := row[column], Value)]
-    return [name for name in _parts(Value(0.0)) if any(part[name] is not None for part in parts)]
-
-
-def _with_room(console: Console) -> Console:
-    """A file or a pipe has no edge: there a table takes the room that it needs."""
-    return console if console.is_terminal else Console(file=console.file, width=WIDTH_WITHOUT_TERMINAL)
+    return str(table.numbers().to_csv(index=False, lineterminator="\n"))
 
 
 def print_table(table: Table, console: Console) -> None:
-    """As text: columns with nothing in them are left out, and square brackets are no markup."""
-    shown, footnotes = table.shown_columns(), table.footnotes()
+    """As text, without empty columns. A file or a pipe has no right edge: there nothing is folded."""
+    table, footnotes = table.without_empty_columns(), table.footnotes()
     drawn = RichTable(title=Text(table.caption), box=SIMPLE, title_justify="left")
-    for index in shown:
-        justify = "right" if table.is_numeric(index) else "left"
-        drawn.add_column(Text(table.columns[index]), justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for name in table.columns:
+        drawn.add_column(Text(name), justify="right" if table.is_numeric(name) else "left", overflow="fold")
     for row in table.rows:
-        drawn.add_row(*(_styled(row[index], footnotes) for index in shown))
-    _with_room(console).print(drawn)
-    for number, note in enumerate(footnotes, 1):
-        console.print(Text(f"({number}) {note}", "dim"))
-    for note in table.notes:
+        drawn.add_row(*(_styled(cell, footnotes) for cell in row))
+    wide = console if console.is_terminal else Console(file=console.file, width=WIDTH_WITHOUT_TERMINAL)
+    wide.print(drawn)
+    for note in [*(f"({number}) {note}" for number, note in enumerate(footnotes, 1)), *table.notes]:
         console.print(Text(note, "dim"))
 
 
@@ -130,3 +93,129 @@ def _styled(cell: Cell, footnotes: Sequence[str]) -> Text:
     number = marks(cell, footnotes)
     rank = cell.rank if isinstance(cell, Value) else None
     return Text(cell_text(cell) + (f" ({number})" if number else ""), STYLES.get(rank or 0, ""))
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    MINUS: "$-$",
+    "<": "$<$",
+    ">": "$>$",
+    "|": r"\textbar{}",
+    **{character: "\\" + character for character in "&%$#_{}"},
+}
+
+
+def latex_escaped(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in text)
+
+
+def as_latex(table: Table, label: str = "") -> str:
+    """With booktabs, without empty columns; best is bold, second underlined, as in the paper."""
+    table, footnotes = table.without_empty_columns(), table.footnotes()
+    alignment = "".join("r" if table.is_numeric(name) else "l" for name in table.columns)
+    shown = table.frame.map(lambda cell: _latex_cell(cell, footnotes))
+    drawn = shown.to_latex(
+        index=False,
+        header=[latex_escaped(name) for name in table.columns],
+        column_format=alignment,
+        caption=latex_escaped(table.caption),
+        label=f"tab:{label}" if label else None,
+        position="t",
+    )
+    notes = [f"$^{{{number}}}$ {latex_escaped(text)}" for number, text in enumerate(footnotes, 1)]
+    notes += [latex_escaped(text) for text in table.notes]
+    below = "\n".join([r"\par\smallskip\footnotesize", *(rf"{note}\par" for note in notes), ""]) if notes else ""
+    drawn = drawn.replace("\\begin{table}[t]\n", "\\begin{table}[t]\n\\centering\n")
+    return "% \\usepackage{booktabs}\n" + drawn.replace(r"\end{table}", below + r"\end{table}")
+
+
+def _latex_cell(cell: Cell, footnotes: Sequence[str]) -> str:
+    emphasis = {1: "\0", 2: "\1"}  # survive escaping
+    text = cell_text(cell, lambda text, rank: f"{emphasis[rank]}{text}\2")
+    if not isinstance(cell, str):
+        text = re.sub(r"-(?=\d)", MINUS, text)
+    text = latex_escaped(text).replace("\0", r"\textbf{").replace("\1", r"\underline{").replace("\2", "}")
+    number = marks(cell, footnotes)
+    return text + (f"$^{{{number}}}$" if number else "")
+
+
+LONG_TEXT = 30
+THOUSANDS = 10_000
+"""From here on a comma separates thousands."""
+EMPHASIS = {1: ("strong", "best"), 2: ("u", "second best")}
+
+
+def as_html(table: Table) -> str:
+    """A figure with the table and its notes: sortable by the report's script, readable without it."""
+    table, footnotes = table.without_empty_columns(), table.footnotes()
+    numeric = {name: table.is_numeric(name) for name in table.columns}
+    number = ' class="number"'
+    head = "".join(f'<th scope="col"{number if numeric[name] else ""}>{escape(name)}</th>' for name in table.columns)
+    body = []
+    for row in table.rows:
+        cells = []
+        for index, (name, cell) in enumerate(zip(table.columns, row, strict=True)):
+            tag = 'th scope="row"' if index < table.labels else "td"
+            kind = number if numeric[name] else ""
+            if isinstance(cell, str) and len(cell) > LONG_TEXT:
+                kind = ' class="long-text"'
+            cells.append(f"<{tag}{kind}{_sort_key(cell)}>{cell_html(cell, footnotes)}</{tag[:2]}>")
+        body.append("<tr>" + "".join(cells) + "</tr>")
+    notes = [f"<li><sup>{place}</sup> {escape(text)}</li>" for place, text in enumerate(footnotes, 1)]
+    notes += [f"<li>{escape(text)}</li>" for text in table.notes]
+    return (
+        f'<figure class="table"><div class="scroll" tabindex="0" role="region" aria-label="{escape(table.caption)}">'
+        f"<table><caption>{escape(table.caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        "<tbody>\n"
+        + "\n".join(body)
+        + "\n</tbody></table></div>"
+        + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
+        + "</figure>\n"
+    )
+
+
+def _sort_key(cell: Cell) -> str:
+    """Means sort in full precision."""
+    value = cell.mean if isinstance(cell, Value) else cell
+    return f' data-sort="{value!r}"' if isinstance(value, (int, float)) else ""
+
+
+def cell_html(cell: Cell, footnotes: Sequence[str]) -> str:
+    if cell is None:
+        return '<span class="none">&ndash;</span>'
+    if not isinstance(cell, Value):
+        text = f"{cell:,}" if isinstance(cell, int) and abs(cell) >= THOUSANDS else cell_text(cell)
+        return escape(text.replace("-", MINUS) if isinstance(cell, float) else text)
+    number = escape(cell.number(cell.mean).replace("-", MINUS))
+    if cell.rank in EMPHASIS:
+        tag, spoken = EMPHASIS[cell.rank]
+        number = f'<{tag} title="{spoken}">{number}</{tag}>'
+    if cell.at_chance:
+        number = f'<span class="at-chance" title="not above chance">{number}</span>'
+    if cell.std is not None:
+        number += f'<span class="std"> ± {cell.std:.{cell.digits}f}</span>'
+    if cell.interval is not None:
+        low, high = (cell.number(end).replace("-", MINUS) for end in cell.interval)
+        number += f'<span class="std"> [{low}, {high}]</span>'
+    if footnote := marks(cell, footnotes):
+        number += f"<sup>{footnote}</sup>"
+    if cell.paper is None or cell.difference is None:
+        return number
+    paper, difference = (text.replace("-", MINUS) for text in (cell.number(cell.paper), cell.difference))
+    beside = f'{escape(cell.source)} {paper} <span class="difference">({difference})</span>'
+    return f'{number}<span class="paper">{beside}</span>'
+
+
+WRITERS: dict[str, Callable[[Table], str]] = {
+    "markdown": as_markdown,
+    "csv": as_csv,
+    "latex": as_latex,
+    "html": as_html,
+    "json": as_json,
+}
+FORMATS = ("text", *WRITERS)
+SUFFIXES = {"markdown": "md", "csv": "csv", "latex": "tex"}
+"""Formats of every table in `softmask report --files`."""

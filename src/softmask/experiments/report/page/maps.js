@@ -2,12 +2,12 @@
 "use strict";
 
 function drawDots(plot, svg, chart, width) {
-  const dots = chart.dots.map(([label, value, std, paper], place) => ({ label, value, std, paper, ...styleOf(label, place) }));
+  const dots = chart.dots.map(([label, value, std, paper, difference, seeds], place) => ({ label, value, std, paper, difference, seeds, ...styleOf(label, place) }));
   const step = 26;
   const left = Math.min(Math.max(...dots.map((dot) => textWidth(dot.label))) + 14, width * 0.42);
   const margin = { left, right: 16, top: 6, bottom: 38 };
   const height = margin.top + margin.bottom + step * dots.length;
-  const values = dots.flatMap((d) => [d.value - (d.std || 0), d.value + (d.std || 0), ...(d.paper === null ? [] : [d.paper])]);
+  const values = dots.flatMap((d) => [d.value - (d.std || 0), d.value + (d.std || 0), ...(d.paper === null ? [] : [d.paper])]).concat(chart.chance === null ? [] : [chart.chance]);
   const [low, high] = [Math.max(0, Math.min(...values) - 4), Math.min(100, Math.max(...values) + 4)];
   const px = (x) => margin.left + ((x - low) / (high - low || 1)) * (width - margin.left - margin.right);
   const py = (i) => margin.top + step * (i + 0.5);
@@ -19,7 +19,8 @@ function drawDots(plot, svg, chart, width) {
     make("line", { class: "grid", x1: px(at), x2: px(at), y1: margin.top, y2: bottom }, svg);
     make("text", { x: px(at), y: bottom + 15, "text-anchor": "middle" }, svg, at.toFixed(across.digits));
   }
-  const told = dots.some((dot) => dot.paper !== null) ? `${chart.x}; hollow: the paper` : chart.x;
+  if (chart.chance !== null) make("line", { class: "chance", x1: px(chart.chance), x2: px(chart.chance), y1: margin.top, y2: bottom }, svg);
+  const told = chart.x + (dots.some((dot) => dot.paper !== null) ? "; hollow: the paper" : "") + (chart.chance === null ? "" : "; dotted: chance");
   make("text", { x: width - margin.right, y: height - 4, "text-anchor": "end" }, svg, told);
   dots.forEach((dot, i) => {
     const name = make("text", { x: margin.left - 10, y: py(i) + 4, "text-anchor": "end", style: `fill:${dot.ink};font-weight:600` }, svg, dot.label);
@@ -33,9 +34,9 @@ function drawDots(plot, svg, chart, width) {
   });
   const tip = tooltip(plot);
   const show = (i) => {
-    const { label, value, std, paper, ink } = dots[i];
-    const lines = [{ text: label }, { text: "ours", ink, value: signed(value) + (std ? ` ± ${std.toFixed(1)}` : "") }];
-    if (paper !== null) lines.push({ text: "paper", value: signed(paper) }, { text: "difference", value: (value > paper ? "+" : "") + signed(value - paper) });
+    const { label, value, std, paper, difference, seeds, ink } = dots[i];
+    const lines = [{ text: label }, { text: "ours", ink, value: signed(value) + (std ? ` ± ${std.toFixed(1)}, n = ${seeds}` : "") }];
+    if (paper !== null) lines.push({ text: "paper", value: signed(paper) }, { text: "difference", value: difference.replace("-", "\u2212") });
     tip.show(lines, px(value), py(i));
   };
   listen(svg, dots.length, show, () => tip.hide(), (x, y) => (y > bottom ? null : Math.max(0, Math.min(dots.length - 1, Math.floor((y - margin.top) / step)))));

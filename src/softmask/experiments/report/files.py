@@ -1,22 +1,25 @@
-"""Figures as files: PNG, SVG and PDF, by matplotlib."""
+"""The report's tables and figures as files."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from softmask.experiments.report.charts import Chart, DotChart, HeatMap, LineChart
-from softmask.experiments.report.palette import COLOURS, DASHES, style
+from softmask.experiments.analyses.table import Table
+from softmask.experiments.report.charts import COLOURS, DASHES, Chart, DotChart, HeatMap, LineChart, style
+from softmask.experiments.report.tables import SUFFIXES, WRITERS
+from softmask.storage.state_file import replace_file
 
 FORMATS = ("png", "svg", "pdf")
 SMALL = 8
 TEXT_IN_CELLS = 12
-"""Up to so many tasks a cell has room for its number."""
+"""Up to this many tasks a cell shows its number."""
 
 
 def write_figure(chart: Chart, folder: Path) -> list[Path]:
-    """Writes the chart in all formats; returns the files."""
-    import matplotlib  # slow to import, and only needed here
+    """The chart in all formats; returns the files."""
+    import matplotlib  # slow to import
 
     settings: Any = {
         "font.size": 9,
@@ -48,6 +51,8 @@ def _drawn(chart: Chart) -> Any:
         figure = Figure(figsize=(4.8, 4.2))
         _draw_matrix(chart, figure.add_subplot(), figure)
     figure.axes[0].set_title(chart.title, loc="left", fontsize=10)
+    if chart.note:
+        figure.text(0.5, -0.02, chart.note, ha="center", va="top", fontsize=8, color="#555555")
     return figure
 
 
@@ -76,12 +81,16 @@ def _draw_lines(chart: LineChart, axes: Any) -> None:
 def _draw_dots(chart: DotChart, axes: Any) -> None:
     for place, dot in enumerate(chart.dots):
         ink = COLOURS[style(dot.label, place)[0]][0]
-        axes.errorbar(dot.value, place, xerr=dot.std, fmt="o", color=ink, capsize=2)
-        if dot.paper is not None:
-            axes.plot(dot.paper, place, "D", color="#666666", fillstyle="none", markersize=5)
-    axes.set_yticks(range(len(chart.dots)), [dot.label for dot in chart.dots])
+        axes.errorbar(dot.value.mean, place, xerr=dot.value.std, fmt="o", color=ink, capsize=2)
+        if dot.value.paper is not None:
+            axes.plot(dot.value.paper, place, "D", color="#666666", fillstyle="none", markersize=5)
+    if chart.chance is not None:
+        axes.axvline(chart.chance, color="#999999", linewidth=0.8, linestyle=":")
+    marks = "; diamonds: the paper" * any(dot.value.paper is not None for dot in chart.dots)
+    marks += "; dotted: chance" * (chart.chance is not None)
+    axes.set_yticks(range(len(chart.dots)), [f"{dot.label}, n = {dot.value.count}" for dot in chart.dots])
     axes.invert_yaxis()
-    axes.set_xlabel(chart.x_label + " (diamonds: the paper)" * any(dot.paper is not None for dot in chart.dots))
+    axes.set_xlabel(chart.x_label + marks)
     axes.grid(axis="x", color="#e6e6e6", linewidth=0.6)
 
 
@@ -102,3 +111,32 @@ def _draw_matrix(chart: HeatMap, axes: Any, figure: Any) -> None:
                     ink = "black" if value > 60 else "white"
                     axes.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=7, color=ink)
     figure.colorbar(image, ax=axes, label="accuracy, %")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Written to a temporary file and renamed: a kill leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".tmp")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        replace_file(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_files(
+    folder: Path, tables: dict[str, Table], figures: dict[str, list[Chart]], watch: Callable[[str], None] | None = None
+) -> int:
+    """Every table as Markdown, CSV and LaTeX, every figure as PNG, SVG and PDF; returns the number of files."""
+    count = 0
+    for name, table in tables.items():
+        if table.rows:
+            for form, suffix in SUFFIXES.items():
+                write_text(folder / "tables" / f"{name}.{suffix}", WRITERS[form](table))
+                count += 1
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    for chart in (chart for each in figures.values() for chart in each):
+        if watch is not None:
+            watch(chart.name)
+        count += len(write_figure(chart, folder / "figures"))
+    return count

@@ -6,7 +6,7 @@ import pytest
 
 from softmask.errors import UnknownName
 from softmask.experiments.paper.published import paper_tables
-from softmask.experiments.paper.recipes import NAMES, recipe, recipes
+from softmask.experiments.paper.reproduction import NAMES, paper_table, paper_table_list
 from softmask.experiments.paper.verdicts import published_value
 from softmask.learning.method_registry import METHODS
 
@@ -14,10 +14,10 @@ SEQUENCES = tuple(paper_tables()["sequences"])
 
 
 def test_all_names_of_the_paper_are_there() -> None:
-    assert tuple(recipes()) == NAMES
+    assert tuple(paper_table_list()) == NAMES
     assert len(NAMES) == 12
     with pytest.raises(UnknownName, match="did you mean 'accuracy'"):
-        recipe("acuracy")
+        paper_table("acuracy")
 
 
 @pytest.mark.parametrize(
@@ -36,24 +36,24 @@ def test_all_names_of_the_paper_are_there() -> None:
     ],
 )
 def test_the_runs_behind_each(name: str, methods: int, cells: int) -> None:
-    wanted = recipe(name)
+    wanted = paper_table(name)
     assert len(wanted.methods) == methods
     assert len(wanted.grid().configs) == cells
 
 
 def test_ablations_and_main_cells_together_are_the_papers_895() -> None:
-    ids = {config.id() for name in ("accuracy", "ablation") for config in recipe(name).grid().configs}
+    ids = {config.id() for name in ("accuracy", "ablation") for config in paper_table(name).grid().configs}
     assert len(ids) == 760 + 135
 
 
 def test_a_preset_that_is_only_tried_has_one_seed() -> None:
-    assert len(recipe("cross-head").grid(preset="short").configs) == 9
-    assert len(recipe("cross-head").grid(preset="short", seeds=[1, 2], sequences=["D-5"]).configs) == 2
+    assert len(paper_table("cross-head").grid(preset="short").configs) == 9
+    assert len(paper_table("cross-head").grid(preset="short", seeds=[1, 2], sequences=["D-5"]).configs) == 2
 
 
 def test_the_reference_has_the_network_of_each_run() -> None:
     drop = {"ncl": 0.1, "spg": 0.2}
-    grid = recipe("forward-transfer").grid(
+    grid = paper_table("forward-transfer").grid(
         methods=["ncl", "spg"],
         sequences=["D-5"],
         preset="short",
@@ -64,13 +64,13 @@ def test_the_reference_has_the_network_of_each_run() -> None:
 
 
 def test_checkpoints_are_kept_where_something_is_measured_on_them() -> None:
-    for wanted in recipes().values():
+    for wanted in paper_table_list().values():
         assert (wanted.keep == "all") == (wanted.measure is not None)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "forward-transfer", "backward-transfer", "ablation"])
 def test_the_paper_has_a_number_for_every_cell(name: str) -> None:
-    wanted = recipe(name)
+    wanted = paper_table(name)
     assert wanted.layout is not None
     for method in wanted.methods:
         for sequence in SEQUENCES:
@@ -91,7 +91,7 @@ def test_the_paper_has_a_number_for_every_cell(name: str) -> None:
     ],
 )
 def test_the_other_layouts_find_their_numbers(name: str, row: tuple[str, ...], columns: tuple[str, ...]) -> None:
-    layout = recipe(name).layout
+    layout = paper_table(name).layout
     assert layout is not None
     for column in columns:
         place = layout(row, column)

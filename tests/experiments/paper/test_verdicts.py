@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
 
-from softmask.experiments.analyses.table import Table, Value
+from softmask.experiments.analyses.table import Table, Value, rank_correlation
 from softmask.experiments.paper.verdicts import (
     Comparison,
     Place,
     compare,
     orders,
     published_value,
-    rank_correlation,
     verdicts,
     why_no_verdict,
 )
@@ -62,8 +60,8 @@ def test_another_training_network_or_length_is_not_judged() -> None:
     for config, told in (
         (make_config("spg", "C-10", preset="short"), "the training is not the paper's (short)"),
         (make_config("spg", "C-10", changes={"epochs": 400}), "the training is not the paper's (paper epochs=400)"),
-        (make_config("spg", "C-10", tasks=3), "only 3 tasks were learned"),
-        (make_config("spg", "C-10", changes={"width": 0.5}), "the network has 0.5 of its width"),
+        (make_config("spg", "C-10", tasks=3), "only the first 3 tasks were learned"),
+        (make_config("spg", "C-10", changes={"width": 0.5}), "the network has 0.5 of the paper's width"),
     ):
         assert why_no_verdict([make_config("spg", "C-20"), config]) == {("SPG", "C-10"): told}
 
@@ -112,14 +110,6 @@ def test_rank_correlation_by_hand() -> None:
     assert rank_correlation([1, 2, 3], [10, 30, 20]) == pytest.approx(0.5)
     assert rank_correlation([1, 2], [1, 2]) is None
     assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
-
-
-def test_rank_correlation_is_spearmans() -> None:
-    statistics = pytest.importorskip("scipy.stats")
-    draw = random.Random(1)
-    for _ in range(50):
-        ours, paper = ([draw.randint(0, 6) for _ in range(9)] for _ in range(2))
-        assert rank_correlation(ours, paper) == pytest.approx(statistics.spearmanr(ours, paper).statistic)
 
 
 def test_the_order_is_compared_on_each_sequence() -> None:

@@ -1,4 +1,4 @@
-"""A method as it was after some of its tasks, from the run's checkpoint."""
+"""A method as it was after some of its tasks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from softmask.learning.method import Method
 from softmask.learning.task import TaskSequence
 
 
-def revived(run: StoredRun, learned: int, data: Path | None) -> tuple[Method, TaskSequence]:
-    """The method after `learned` tasks, in eval mode, and its tasks. None learned: with its initial weights."""
+def load_from_checkpoint(run: StoredRun, learned: int, data: Path | None) -> tuple[Method, TaskSequence]:
+    """The method after `learned` tasks, in eval mode, and its sequence. 0: the initial weights."""
     sequence = load(run.config, data)
     method = build(run.config, sequence)
     if learned:
@@ -22,11 +22,7 @@ def revived(run: StoredRun, learned: int, data: Path | None) -> tuple[Method, Ta
 
 
 def require_checkpoint(run: StoredRun, learned: int) -> None:
-    if not has_checkpoint(run, learned):
+    if not (run.path / "checkpoints" / f"{learned - 1:03}.safetensors").exists():
         raise SoftmaskError(
             f"{run.path} has no checkpoint of task {learned}: run it with `--keep all` into another `--store`"
         )
-
-
-def has_checkpoint(run: StoredRun, learned: int) -> bool:
-    return (run.path / "checkpoints" / f"{learned - 1:03}.safetensors").exists()
