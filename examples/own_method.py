@@ -1,6 +1,6 @@
 """L2: a continual-learning method of one's own in 40 lines, outside the package.
 
-Pulls every parameter of the backbone back to where the last task left it, all with the same strength.
+Penalises the squared distance of every parameter of the backbone from its value after the last task.
 Remembers between tasks: the last weights of the backbone.
 Cost: a step costs a little more; no pass at task ends.
 
@@ -25,7 +25,7 @@ class L2(Method):
     @dataclass(frozen=True)
     class Settings:
         strength: float = search(0.1, low=1e-3, high=10.0, log=True)
-        """Of the pull; the range is what a hyper-parameter search goes through."""
+        """Strength of the penalty; the range is for `softmask search`. Default: ours."""
 
     def build(self) -> None:
         super().build()

@@ -28,7 +28,7 @@ def test_the_card_of_a_method() -> None:
 def test_what_can_be_set_stands_below_the_card() -> None:
     printed = softmask("list", "methods", "ewc").out
     assert "Settings, as in `--set settings.strength=400`:" in printed
-    assert "strength = 400  (float; searched: 1 to 100000, log scale)\n    Of the penalty." in printed
+    assert "strength = 400  (float; searched: 1 to 100000, log scale)\n    Regularisation strength." in printed
     rows = {row["name"]: row for row in softmask("list", "methods", "ewc", "--json").json()["settings"]}
     assert rows["strength"]["search"] == {"low": 1.0, "high": 1e5, "log": True, "choices": None}
     assert (rows["fisher_batch"]["default"], rows["fisher_batch"]["search"]) == (20, None)

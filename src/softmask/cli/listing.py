@@ -64,12 +64,16 @@ def _print_card(name: str, as_json: bool) -> None:
     settings = settings_card(method.Settings)
     if as_json:
         told = [dataclasses.asdict(each) for each in settings]
-        print_json({"name": name, "in the paper": method.title, "card": card, "settings": told})
+        dropout = {"authors' rates": method.default_dropout, "source": method.dropout_source}
+        print_json({"name": name, "in the paper": method.title, "card": card, "settings": told, "dropout": dropout})
         return
     out.print(card)
     if settings:
         first = settings[0]
         out.print(f"\nSettings, as in `--set settings.{first.name}={shown(first.default)}`:\n\n{as_text(settings)}")
+    own = method.default_dropout
+    rates = "those of the sequence" if own is None else f"drop1 {own[0]:g}, drop2 {own[1]:g}"
+    out.print(f"\nDropout rates of its authors: {rates} ({method.dropout_source})")
 
 
 @app.command()

@@ -1,9 +1,9 @@
-"""A-GEM: averaged gradient episodic memory.
+"""A-GEM: stores a few samples of old tasks and projects out gradients that would raise their loss.
 
-Keeps a few samples of every past class; where a step would raise their average loss, the part of the gradient that does
-so is taken out. Source: Chaudhry, Ranzato, Rohrbach and Elhoseiny, ICLR 2019, equation 11; details from its authors'
-code.
-Remembers between tasks: 13 training images of each class seen so far.
+Averaged gradient episodic memory: a replay buffer holds a few samples of every past class; where a step would raise
+their average loss, that part of the gradient is removed. Source: Chaudhry, Ranzato, Rohrbach and Elhoseiny, ICLR 2019,
+equation 11; details from its authors' code.
+Remembers between tasks: 13 training images of each class seen so far, or a reservoir of fixed size (`budget`).
 Equations: g_ref = gradient, dropout off, of the mean loss of 256 samples of past tasks, each on its own head; where
 g . g_ref < 0: g <- g - (g . g_ref / g_ref . g_ref) g_ref, over all parameters as one vector. The reference has a part
 in old heads, so the projection moves them: they do not stay as they were.

@@ -1,4 +1,4 @@
-"""CAT: forgetting avoidance for dissimilar tasks, knowledge transfer between similar ones.
+"""CAT: HAT for dissimilar tasks, with attention to similar tasks for knowledge transfer.
 
 HAT, but before a task is learned each earlier task is tried on it: one whose logits, read out by a linear layer, beat a
 new network trained from scratch is similar. Units of similar tasks are not protected, so that they may improve, and the

@@ -1,14 +1,16 @@
-"""EWC: elastic weight consolidation.
+"""EWC: a quadratic penalty keeps weights with high Fisher information near their old values.
 
-Pulls each parameter back to its value after the last task, by a spring whose stiffness is the parameter's Fisher
-information averaged over the tasks so far. Source: Kirkpatrick et al., PNAS 2017, equation 3; its authors published no
-code, so details follow HAT's authors (Serra et al., ICML 2018), as the paper's comparison does.
+Elastic weight consolidation: each parameter is penalised for its squared distance from its value after the last task,
+weighted by its Fisher information averaged over the tasks so far. Source: Kirkpatrick et al., PNAS 2017, equation 3;
+its authors published no code, so details follow HAT's authors (Serra et al., ICML 2018), as the paper's comparison
+does.
 Remembers between tasks: the last weights of the backbone and one merged Fisher, whatever the number of tasks.
 Equations: loss = cross-entropy + strength / 2 * sum of F * (weight - anchor)^2. At the end of task k: F_new = 20 / N *
 sum over batches of 20 of (gradient of the batch's mean loss)^2, with true labels and dropout on; F <- (F_new + k F) /
 (k + 1). Gradients are clipped at a joint norm of 100.
 Departures: heads carry no penalty, which changes nothing without momentum (old heads do not move, a new one has F = 0);
-the default strength lies below HAT's 5000, with which plain SGD overshoots at the paper's rate, five times theirs.
+the default strength is below HAT's 5000, with which plain SGD overshoots at the paper's learning rate, five times
+theirs.
 Cost: a step costs about a tenth more; each task ends with one pass in small batches.
 """
 

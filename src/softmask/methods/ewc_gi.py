@@ -1,7 +1,7 @@
 """EWC-GI: EWC's penalty with SPG's importance.
 
-Tells apart which importance is used and how it acts: the spring of EWC, with stiffness from SPG's accumulated
-gradient-based importance, through old heads too. Source: Konishi et al., ICML 2023, section 4.
+Separates the choice of importance from the way it acts: the penalty of EWC, weighted by SPG's accumulated
+gradient-based importance, measured through old heads too. Source: Konishi et al., ICML 2023, section 4.
 Remembers between tasks: the last weights of the backbone and the accumulated importance.
 Equations: loss = cross-entropy + strength / 2 * sum of importance * (weight - anchor)^2; importance by equations 1 to 5
 of that paper: the maximum over tasks, not EWC's mean. No gradient is masked. Clipped at a joint norm of 100 as in EWC.

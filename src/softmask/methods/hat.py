@@ -1,4 +1,4 @@
-"""HAT: a hard attention gate on every unit for each task.
+"""HAT: each task learns gates on units; weights between units in use are frozen.
 
 Each task learns which units it needs; weights between two units that earlier tasks need get no gradient any more.
 Source: Serra, Suris, Miron and Karatzoglou, ICML 2018.

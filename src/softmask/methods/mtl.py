@@ -1,7 +1,7 @@
-"""MTL: all tasks learned at once.
+"""MTL: all tasks are learned at once, the upper reference.
 
-One network with a head for each task, trained on batches that mix all tasks: what could be reached if nothing had to be
-learned one after the other. Source: Konishi et al., ICML 2023.
+One network with a head for each task, trained on batches that mix all tasks: the accuracy without a sequence. Source:
+Konishi et al., ICML 2023.
 Remembers between tasks: there is only one stage, which needs the data of all tasks at the same time.
 Equations: the loss of a batch is the mean over its samples of the cross-entropy on the sample's own head; a batch has
 640 images. One result, without forward or backward transfer.

@@ -1,4 +1,4 @@
-"""Naive continual learning: fine-tune the shared network on each task, with no protection.
+"""NCL: plain fine-tuning on one task after another, the lower reference.
 
 The lower reference of every comparison. Source: Konishi et al., ICML 2023.
 Remembers between tasks: nothing but the network. Old heads stay as they are, to the bit; they become stale because the

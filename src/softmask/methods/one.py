@@ -1,4 +1,4 @@
-"""One network per task: no forgetting and no transfer.
+"""ONE: a separate network for each task, without forgetting and without transfer.
 
 The reference for forward transfer: what a task reaches alone. Source: Konishi et al., ICML 2023.
 Remembers between tasks: one network for each task.

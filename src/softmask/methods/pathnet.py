@@ -1,4 +1,4 @@
-"""PathNet: a task uses a path through a network of modules, and a tournament finds the path.
+"""PathNet: each task uses a path through a network of modules, found by a tournament.
 
 Every layer has M small modules; a path takes N of them in each and sums what they give. Two paths are trained in turn;
 the loser starts again as a mutant of the winner. Modules on the winning path are frozen for good.

@@ -1,4 +1,4 @@
-"""PGN: progressive networks, a narrow column for each task that reads the columns before it.
+"""PGN: progressive networks, where each task adds a narrow column that reads the earlier ones.
 
 Earlier columns are frozen; adapters let the new column use what they compute at every layer.
 Source: Rusu et al., arXiv 1606.04671.

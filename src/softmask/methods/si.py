@@ -1,10 +1,10 @@
-"""SI: synaptic intelligence.
+"""SI: a quadratic penalty weighted by each weight's share in lowering past losses.
 
-Pulls each parameter back to its value after the last task, the more the larger its share in lowering the losses of past
-tasks, summed up along the way of training. Source: Zenke, Poole and Ganguli, ICML 2017, equations 3 to 5; details from
-its authors' code (pathint).
+Synaptic intelligence: each parameter is penalised for its squared distance from its value after the last task, weighted
+by its share in lowering the losses of past tasks, summed over their training. Source: Zenke, Poole and Ganguli, ICML
+2017, equations 3 to 5; details from its authors' code (pathint).
 Remembers between tasks: the last weights of the backbone and their importance; while a task is learned, one more number
-per parameter, which goes back with the weights when the best epoch is restored.
+per parameter, which is restored with the weights of the best epoch.
 Equations: loss = cross-entropy + strength * sum of importance * (weight - anchor)^2, without one half. Each step adds
 -(gradient of the cross-entropy alone) * (actual move) to the path integral; at the end of a task importance <- max(0,
 importance + path / ((weight - anchor)^2 + damping)).

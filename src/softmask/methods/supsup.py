@@ -1,4 +1,4 @@
-"""SupSup: supermasks in superposition, a mask for each task over random weights that nobody ever trains.
+"""SupSup: a binary mask for each task over random weights that are never trained.
 
 Every weight, heads included, is a random sign times a constant of its layer; a task learns only which share of each
 layer to use. Source: Wortsman, Ramanujan, Liu, Kembhavi, Rastegari, Yosinski and Farhadi, NeurIPS 2020, with the task

@@ -1,4 +1,4 @@
-"""TAG: task-based accumulated gradients.
+"""TAG: RMSProp whose step sizes depend on the gradients of past tasks.
 
 RMSProp whose denominator adds the squared gradients of past tasks, each weighted by how much that task's direction
 opposes the present one: steps that would undo a past task become small, those that agree with it large. Source:

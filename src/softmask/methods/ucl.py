@@ -1,14 +1,14 @@
-"""UCL: uncertainty-regularised continual learning.
+"""UCL: Gaussian weights; where a unit is certain, the means of its weights stay near their old values.
 
-Weights are Gaussian, with one standard deviation for all that enter a unit; where a unit has become certain, the means
-of its weights are pulled back to those of the last task. Source: Ahn, Cha, Lee and Moon, NeurIPS 2019; details from
-its authors' code.
+Uncertainty-regularised continual learning: one standard deviation for all weights that enter a unit; the smaller it has
+become, the stronger is the penalty on the distance of their means from those of the last task. Source: Ahn, Cha, Lee
+and Moon, NeurIPS 2019; details from its authors' code.
 Remembers between tasks: the last means of the backbone and one number per unit.
 Equations, for a batch of B, o for old: strength of a unit s = sigma_init / sigma_o; of a weight the larger of the
 strengths of the units it joins, L. Loss = cross-entropy with weights drawn once a batch + a/2B sum of (L (mean -
 mean_o))^2 + z/B sum of sigma_init^2 (mean_o / sigma_o)^2 |mean - mean_o| + beta/2B sum over units of (q - log q +
 sigma^2 - log sigma^2), q = (sigma / sigma_o)^2; a = alpha and z = 0 in the first task, whose old model is the initial
-one; then a = z = 1. Biases have no noise and are pulled like weights; heads are ordinary. Evaluation uses the means.
+one; then a = z = 1. Biases have no noise and are penalised like weights; heads are ordinary. Evaluation uses the means.
 Departures: plain SGD clipped at a joint norm of 100, as the paper trains all methods, but at a rate of 0.05 instead of
 0.25, and with another for the deviations, which falls with the common one; the authors' tuned settings belong to Adam,
 which can be chosen.
@@ -117,7 +117,7 @@ class UCL(Method):
 
     @torch.no_grad()
     def begin_task(self, task: Task) -> None:
-        """What pulls the means is fixed while a task is learned: it depends on the old model alone."""
+        """The coefficients of the penalty depend on the old model alone: they are fixed while a task is learned."""
         super().begin_task(task)
         self.batch = task.train.size
         layers, old = weighted_layers(self.backbone), self.old_means.by_name()

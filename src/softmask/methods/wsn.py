@@ -1,4 +1,4 @@
-"""WSN: a winning subnetwork for each task, its weights shared with earlier tasks but never changed.
+"""WSN: a subnetwork for each task; weights of earlier subnetworks are reused but frozen.
 
 Weights and a score for each weight are learned together; of every layer, the share with the largest scores is the
 task's subnetwork. Weights of earlier subnetworks may be chosen again, and stay as they are.

@@ -55,11 +55,18 @@ OTHER_VALUES: list[tuple[str, Any]] = [
     *((f"training.{name}", 7) for name in ("lr", "lr_factor", "patience", "epochs", "batch")),
     ("training.lr_min", 0.1),
     *(("training.joint_batch", 7), ("training.joint_epochs", 7), ("training.shuffle", False)),
-    *(("training.schedule", "plateau"), ("training.precision", "bf16")),
+    *(("training.schedule", "plateau"), ("training.precision", "bf16"), ("training.first_epochs", 7)),
+    *(("training.warmup_epochs", 1), ("training.augment", "crop-flip")),
     *((f"network.{name}", 0.75) for name in ("width", "drop1", "drop2")),
     *((f"seeds.{name}", 7) for name in ("order", "split", "init", "batches")),
     ("settings.importance_dropout", False),
 ]
+
+
+@pytest.mark.parametrize("name", ["spg", "a-gem"])
+def test_fields_that_came_later_leave_the_ids_of_earlier_runs_alone(name: str) -> None:
+    earlier = {"spg": "spg_C-10_3682821160b9", "a-gem": "a-gem_C-10_a3e2ec952ed8"}
+    assert make_config(name, "C-10", seed=3).id() == earlier[name]
 
 
 def test_every_field_is_tried_below() -> None:
@@ -136,7 +143,7 @@ def test_an_ill_typed_field_is_named(raw: dict[str, Any], place: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"training.lr": 1e-4}, "lr_min must not lie above lr, but 0.001 is more than 0.0001: set both"),
+        ({"training.lr": 1e-4}, "lr_min must not be above lr, but 0.001 is more than 0.0001: set both"),
         ({"joint_epochs": 0}, "joint_epochs must be above 0, or null for `epochs`, not 0"),
         ({"joint_epochs": -3}, "joint_epochs must be above 0"),
     ],
