@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -75,6 +76,8 @@ def run(
         release_dead_lease(known)
         return known
     where = find_device(device)
+    if config.training.precision == "bf16" and where.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        warnings.warn("this processor has no bfloat16 instructions: bf16 is many times slower than fp32", stacklevel=2)
     if known is not None:
         require_begun_here(known.events("started"), where)
     whole, tasks = whole.on(where), tasks.on(where)
