@@ -1,4 +1,4 @@
-"""A soft mask on an optimizer: hooks before and after each step, whatever the optimizer does in between."""
+"""A soft mask on an optimizer: hooks before and after each step of any optimizer."""
 
 from __future__ import annotations
 

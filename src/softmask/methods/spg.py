@@ -2,7 +2,7 @@
 
 Scales the gradient of each parameter of the backbone by one minus its accumulated importance to old tasks, and that of
 the current head by one minus the average importance. Source: Konishi et al., ICML 2023, equations 1 to 7.
-Remembers between tasks: one number per parameter of the backbone, whatever the number of tasks.
+Remembers between tasks: one importance per backbone parameter, whatever the number of tasks.
 Importance: the gradient of the loss, summed over the training batches, standardised over each tensor, |tanh|; also
 through every old head, with the sum of its logits as loss; the largest of all.
 Departures from the authors' code: in the importance pass, old heads share forward passes, and so the draws of dropout,
