@@ -1,27 +1,198 @@
-"""Writes anew what the commands in RESULTS.md print: `python docs/refresh_results.py`. All other text stays."""
+"""Updates the generated parts of RESULTS.md and docs/against-paper.svg from the runs in results/.
+
+    python docs/refresh_results.py
+
+Generated are the output of every command, up to the next `<!-- end -->`, and the blocks between `<!-- NAME -->` and
+`<!-- end -->` whose names are in BLOCKS. All other text stays.
+"""
 
 from __future__ import annotations
 
+import functools
+import io
+import math
+import os
 import re
 import shlex
-import subprocess
-import sys
+from collections import Counter
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
+
+from softmask.cli.analyse import app
+from softmask.experiments.analyses.grouping import Group, Runs
+from softmask.experiments.analyses.reading import read_store
+from softmask.experiments.analyses.table import Table, rank_correlation
+from softmask.experiments.paper.claims import CLAIMS
+from softmask.experiments.paper.evidence import paper_numbers, store_numbers
+from softmask.experiments.paper.judgement import judge
+from softmask.experiments.report.charts import COLOURS
+from softmask.experiments.report.tables import as_markdown
+from softmask.experiments.runs.store import Store, StoredRun
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "RESULTS.md"
-# A command, and what it printed up to the mark.
+FIGURE = ROOT / "docs" / "against-paper.svg"
+TRAINING = "short"
 PRINTED = re.compile(r"```sh\n(softmask [^\n]+)\n```\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- (summary|correlation|training) -->\n.*?<!-- end -->", re.DOTALL)
+# The claims of the summary, and the reason for each verdict.
+REASONS = {
+    "mtl-best": "as in the paper",
+    "spg-forgets-little": "backward transfer is the paper's",
+    "spg-forward-outweighs": "ONE has ten epochs for each new network",
+    "spg-best-in-most": "WSN, A-GEM and TAG are above it on C-10; WSN is in the paper, too",
+    "isolation-forgets-nothing": "by construction",
+    "wsn-on-cifar": "only C-10 was run",
+    "pathnet-on-c10-only": "it was run with SPG's dropout rates, which keep it from learning in ten epochs",
+    "penalties-forget": "as in the paper",
+    "tag-limited": "the searched contrast learns faster and forgets more than its authors'",
+    "gradient-over-fisher-mask": "by less than the spread over seeds",
+    "mask-over-penalty-gradient": "one seed of EWC-GI",
+    "gradient-over-fisher-penalty": "one seed of each",
+    "spg-best-similar": "490 steps per task favour methods that learn fast; nobody forgets",
+    "spg-transfers-both-ways": "as in the paper",
+    "spg-best-forward": "after ten epochs ONE is 13 to 27 points below the paper's",
+    "spg-blocks-less": "as in the paper",
+    "chi-helps": "within the spread on C-10; one seed on C-20",
+    "smh-helps": "within the spread over seeds",
+    "soft-over-hard": "beyond the spread over seeds",
+}
+
+
+@functools.cache
+def runs() -> Runs:
+    return read_store(Store(ROOT / "results")).runs
+
+
+def summary() -> str:
+    """One row for each claim: our first comparison, the same in the paper, and the verdict with its reason."""
+    ours, paper = store_numbers(runs())[TRAINING], paper_numbers()
+    by_name = {claim.name: claim for claim in CLAIMS}
+    rows = []
+    for name, reason in REASONS.items():
+        found, printed = judge(by_name[name], ours), judge(by_name[name], paper)
+        shown = found.shown()[0]
+        same = next((each.text for each in printed.findings if each.keys == shown.keys), None)
+        beside = same or f"{printed.word}, {printed.count}"
+        rows.append((by_name[name].sentence, f"{shown.text} ({found.count})", beside, f"{found.word}: {reason}"))
+    caption = "Claims of the paper on C-10, C-20 and FE-10 (preset `short`)"
+    return as_markdown(Table(caption, ("claim", "ours", "paper", "verdict"), rows))
+
+
+def pairs(training: str) -> dict[str, dict[str, tuple[float, float]]]:
+    """(paper's, our) ACC by sequence and system."""
+    ours, paper = store_numbers(runs())[training], paper_numbers()
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for key, value in ours.known.items():
+        if key[0] == "ACC" and key in paper.known:
+            found.setdefault(key[2], {})[key[1]] = (paper.known[key], value)
+    return found
+
+
+def correlation() -> str:
+    """Rank correlation and mean absolute distance, by sequence."""
+    rows = []
+    for sequence, systems in pairs(TRAINING).items():
+        theirs, ours = zip(*systems.values(), strict=True)
+        distance = sum(abs(a - b) for a, b in systems.values()) / len(systems)
+        found = rank_correlation(ours, theirs)
+        rows.append((sequence, len(systems), None if found is None else f"{found:+.2f}", f"{distance:.1f}"))
+    columns = ("sequence", "systems", "rank correlation", "mean distance, points")
+    return as_markdown(Table("Our ACC against the paper's (preset `short`, best settings)", columns, rows))
+
+
+def training() -> str:
+    """Epochs with a loss that is not finite, stalled epochs and times, where there is something to say."""
+    rows = []
+    for run in sorted(runs(), key=lambda run: Group((run,)).order):
+        group = Group((run,))
+        epochs = run.events("epoch")
+        broken = Counter(event["task"] + 1 for event in epochs if not math.isfinite(event["train_loss"] or math.nan))
+        if group.training != "paper" and not broken:
+            continue
+        slow = [seconds for seconds in durations(run) if seconds > 100]
+        minutes = [sum(event[name] for event in run.events("task")) / 60 for name in ("learn_seconds", "end_seconds")]
+        told = "; ".join(f"task {task}: {count}" for task, count in sorted(broken.items())) or None
+        rows.append((*group.label, len(epochs), told, len(slow) or None, sum(slow) / 60 if slow else None, *minutes))
+    columns = (
+        *("sequence", "method", "training", "changed", "epochs", "non-finite epochs", "stalled epochs"),
+        *("stalled, min", "learning, min", "task end, min"),
+    )
+    note = "Stalled: an epoch of more than 100 seconds, where 8 are usual; learning time includes them."
+    return as_markdown(Table("Runs of preset `paper`, and runs with non-finite losses", columns, rows, [note], 2))
+
+
+def durations(run: StoredRun) -> list[float]:
+    """Seconds of each epoch; events hold the time since the task began."""
+    found, before = [], {}
+    for event in run.events("epoch"):
+        found.append(event["seconds"] - before.get(event["task"], 0.0))
+        before[event["task"]] = event["seconds"]
+    return found
+
+
+BLOCKS = {"summary": summary, "correlation": correlation, "training": training}
 
 
 def refreshed(text: str) -> str:
-    return PRINTED.sub(lambda found: f"```sh\n{found[1]}\n```\n\n{printed_by(found[1])}\n<!-- end -->", text)
+    text = PRINTED.sub(lambda found: f"```sh\n{found[1]}\n```\n\n{printed_by(found[1])}\n<!-- end -->", text)
+    return BLOCK.sub(lambda found: f"<!-- {found[1]} -->\n{BLOCKS[found[1]]()}\n<!-- end -->", text)
 
 
 def printed_by(command: str) -> str:
-    words = [sys.executable, "-m", *shlex.split(command)]
-    return subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip() + "\n"
+    """Standard output of a `softmask analyse` command, run in this process: starting Python takes longer."""
+    _, verb, *words = shlex.split(command)
+    assert verb == "analyse"
+    before, printed = Path.cwd(), io.StringIO()
+    os.chdir(ROOT)
+    try:
+        with redirect_stdout(printed):
+            app(words, standalone_mode=False)
+    finally:
+        os.chdir(before)
+    return printed.getvalue().strip() + "\n"
+
+
+def draw() -> None:
+    """Our ACC against the paper's, one panel for each sequence; on the diagonal they are equal."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"font.size": 9, "svg.hashsalt": "softmask"}):
+        figure = Figure(figsize=(11.5, 4.6), layout="constrained")
+        panels = figure.subplots(1, len(pairs(TRAINING)))
+        exact = pairs("paper")
+        for axes, (sequence, systems), (ink, _) in zip(panels, pairs(TRAINING).items(), COLOURS, strict=False):
+            shown = {title: (*pair, "o", ink) for title, pair in systems.items()}
+            shown |= {
+                f"{title}, preset paper": (*pair, "*", "#000000") for title, pair in exact.get(sequence, {}).items()
+            }
+            _panel(axes, shown)
+            theirs, ours = zip(*systems.values(), strict=True)
+            found = rank_correlation(ours, theirs)
+            axes.set_title(f"{sequence}: {len(ours)} systems, rank correlation {found or math.nan:+.2f}", fontsize=10)
+        panels[0].set_ylabel("ACC of our runs, %")
+        figure.savefig(FIGURE, metadata={"Date": None})
+
+
+def _panel(axes: Any, shown: dict[str, tuple[float, float, str, str]]) -> None:
+    """Names stand at the right edge, at least a line apart, with a thin line to their points."""
+    xs, ys = ([point[i] for point in shown.values()] for i in (0, 1))
+    low, high, right = min(*xs, *ys) - 3, max(*xs, *ys) + 3, max(xs) + 3
+    gap, place = (high - low) / 26, low - high
+    for title, (x, y, mark, ink) in sorted(shown.items(), key=lambda item: item[1][1]):
+        place = max(y, place + gap)
+        axes.plot(x, y, mark, color=ink, markersize=9 if mark == "*" else 5, zorder=3)
+        axes.plot((x, right), (y, place), color=ink, linewidth=0.4, alpha=0.5)
+        axes.annotate(
+            title, (right, place), xytext=(2, 0), textcoords="offset points", va="center", fontsize=7, color=ink
+        )
+    axes.plot((low, high), (low, high), color="#999999", linewidth=0.8)
+    axes.set(xlim=(min(xs) - 3, right), ylim=(low, max(high, place + gap)), xlabel="ACC in the paper, %")
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 if __name__ == "__main__":
     RESULTS.write_text(refreshed(RESULTS.read_text()))
+    draw()

@@ -52,7 +52,7 @@ def _drawn(chart: Chart) -> Any:
         _draw_matrix(chart, figure.add_subplot(), figure)
     figure.axes[0].set_title(chart.title, loc="left", fontsize=10)
     if chart.note:
-        figure.text(0.5, -0.02, chart.note, ha="center", va="top", fontsize=8, color="#555555")
+        figure.axes[0].set_xlabel(f"{figure.axes[0].get_xlabel()}\n{chart.note}")
     return figure
 
 
