@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,14 @@ class Training:
     """Epochs over the union of all tasks (MTL); None means `epochs`."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """`bf16` computes the training step under autocast; importance and evaluation stay in float32."""
+
+    given: ClassVar[frozenset[str]] = frozenset()
+    """Names of the fields that were passed when this object was made: a model folder has defaults of its own."""
+
+    def __new__(cls, *values: Any, **named: Any) -> Training:
+        made = super().__new__(cls)
+        object.__setattr__(made, "given", frozenset([*list(cls.__dataclass_fields__)[: len(values)], *named]))
+        return made
 
     def __post_init__(self) -> None:
         for name in ("lr", "lr_min", "patience", "epochs", "batch", "joint_batch"):
