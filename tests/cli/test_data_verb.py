@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from softmask.experiments.sequences.catalogue import Download
 from softmask.experiments.sequences.fetching import fetch
-from softmask.experiments.sequences.sources import Download
 from tests.cli.command import softmask
 from tests.experiments.sequences.generated import write_fceleba, write_folder
 
@@ -62,7 +62,7 @@ def test_check_of_named_sequences(faces: Path) -> None:
     assert row["problems"] == []
 
 
-def test_check_lists_every_broken_picture(tmp_path: Path) -> None:
+def test_check_lists_every_broken_image(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "mine", {"a": {"cats": 5, "dogs": 5}, "b": {"cats": 5, "dogs": 5}})
     assert softmask("data", "check", f"folder:{root}").code == 0
     broken = [root / "a" / "cats" / "1.png", root / "b" / "dogs" / "3.png"]

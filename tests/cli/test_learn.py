@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from softmask.cli.learn import open_or_create, tell_what_is_left
+from softmask.cli.learn import open_or_create, report_state
 from softmask.models import ContinualModel
 from softmask.models.folder import ModelFolder
 from softmask.storage.lease import Lease
@@ -37,8 +37,8 @@ def model(few: Path) -> Path:
     return folder
 
 
-def right_answers(model: Path, pictures: Path, task: str) -> float:
-    ended = softmask("predict", model, pictures / "test" / task, "--task", task, "--json")
+def right_answers(model: Path, samples: Path, task: str) -> float:
+    ended = softmask("predict", model, samples / "test" / task, "--task", task, "--json")
     found = ended.json()
     return sum(Path(each["item"]).parent.name == each["label"] for each in found) / len(found)
 
@@ -46,8 +46,8 @@ def right_answers(model: Path, pictures: Path, task: str) -> float:
 def test_learning_tells_what_was_learned(few: Path, tmp_path: Path) -> None:
     ended = softmask("learn", tmp_path / "m", few / "train" / "first", *TINY, "--task", "ones")
     assert ended.code == 0
-    assert "ones: 3 classes, 33 training pictures, 1 epochs, validation accuracy" in ended.out
-    assert "room left" in ended.out
+    assert "ones: 3 classes, 33 training images, 1 epochs, validation accuracy" in ended.out
+    assert "free capacity" in ended.out
     facts = softmask("learn", tmp_path / "m", few / "train" / "second", "--set", "epochs=1", "--json").json()
     assert (facts["name"], facts["classes"]) == ("second", ["3", "4", "5"])
 
@@ -63,51 +63,50 @@ def test_predictions_of_files_and_folders(model: Path, few: Path) -> None:
 def test_learning_tells_what_it_cost_where_samples_were_kept(model: Path, few: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(model, tmp_path / "m")
     ended = softmask("learn", copied, few / "train" / "third", "--set", "epochs=1", "--probe", 2)
-    told = [line for line in ended.out.splitlines() if "kept samples right" in line]
+    told = [line for line in ended.out.splitlines() if "2 kept samples" in line]
     assert [line.split(":")[0] for line in told] == ["first", "second"]
-    assert "of 2 kept samples right" in told[0]
 
 
-def test_a_damaged_picture_does_not_stop_the_others(model: Path, few: Path, tmp_path: Path) -> None:
-    pictures = shutil.copytree(few / "test" / "first" / "0", tmp_path / "pictures")
-    (pictures / "bad.png").write_bytes(b"no picture")
-    ended = softmask("predict", model, pictures, "--task", "first", "--json")
+def test_a_damaged_image_does_not_stop_the_others(model: Path, few: Path, tmp_path: Path) -> None:
+    samples = shutil.copytree(few / "test" / "first" / "0", tmp_path / "images")
+    (samples / "bad.png").write_bytes(b"no image")
+    ended = softmask("predict", model, samples, "--task", "first", "--json")
     assert ended.code == 1
-    assert len(ended.json()) == len(list(pictures.iterdir())) - 1
+    assert len(ended.json()) == len(list(samples.iterdir())) - 1
     assert "bad.png" in ended.err
 
 
 def test_without_a_task_a_note_is_printed(model: Path, few: Path) -> None:
     ended = softmask("predict", model, few / "test" / "first" / "1" / "4.png", "--json")
-    assert "not made to tell tasks apart" in ended.err
+    assert "cannot tell tasks apart" in ended.err
     assert [each["task"] for each in ended.json()] == ["first", "second"]
 
 
 def test_inspection(model: Path) -> None:
     ended = softmask("inspect", model, "--probe")
-    for expected in ("first", "0, 1, 2", "fc1", "room left", "answers changed", "bytes on disk"):
+    for expected in ("first", "0, 1, 2", "fc1", "free capacity", "answers changed", "bytes on disk"):
         assert expected in ended.out
     found = softmask("inspect", model, "--json").json()
     assert [task["name"] for task in found["tasks"]] == ["first", "second"]
-    assert 0 < found["room"] < 1
+    assert 0 < found["free_capacity"] < 1
 
 
-def test_a_method_without_a_mask_has_no_room_to_tell_of(few: Path, tmp_path: Path) -> None:
+def test_a_method_without_a_mask_has_no_free_capacity(few: Path, tmp_path: Path) -> None:
     softmask("learn", tmp_path / "m", few / "train" / "first", *TINY, "--method", "ncl")
-    assert "keeps no mask" in softmask("inspect", tmp_path / "m").out
+    assert "no soft mask" in softmask("inspect", tmp_path / "m").out
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["learn", "MODEL", "FEW/train/first"], 1, "knows a task 'first' already"),
+        (["learn", "MODEL", "FEW/train/first"], 1, "'first' already"),
         (["learn", "MODEL", "FEW/nowhere"], 1, "no such folder"),
-        (["learn", "MODEL", "FEW/train/first/0"], 1, "one folder of pictures for each class"),
-        (["learn", "MODEL", "FEW/train/third", "--width", "2"], 2, "decided when a model is made"),
+        (["learn", "MODEL", "FEW/train/first/0"], 1, "one folder of images for each class"),
+        (["learn", "MODEL", "FEW/train/third", "--width", "2"], 2, "fixed when a model is created"),
         (["learn", "MODEL", "FEW/train/third", "--network", "alexnet"], 1, "network is mlp, not alexnet"),
         (["learn", "MODEL", "FEW/train/third", "--set", "epoch=3"], 2, "did you mean 'epochs'"),
         (["learn", "MODEL", "FEW/train/third", "--set", "epochs=many"], 2, "training.epochs"),
-        (["learn", "MODEL", "FEW/train/third", "--set", "settings.strength=3"], 2, "decided when a model is made"),
+        (["learn", "MODEL", "FEW/train/third", "--set", "settings.strength=3"], 2, "fixed when a model is created"),
         (["learn", "FEW/new", "FEW/train/third", "--method", "spq"], 2, "did you mean 'spg'"),
         (["learn", "FEW/new", "FEW/train/third", "--network", "no.such:thing"], 1, "No module named"),
         (["learn", "FEW/train", "FEW/train/third"], 1, "is not empty"),
@@ -129,11 +128,11 @@ def test_mistakes_take_one_line(model: Path, few: Path, arguments: list[str], co
 def test_a_first_attempt_that_fails_leaves_no_model(few: Path, tmp_path: Path) -> None:
     ended = softmask("learn", tmp_path / "m", few / "typo", *TINY)
     assert ended.code == 1
-    assert "no model was made" in ended.err
+    assert "no model was created" in ended.err
     assert not (tmp_path / "m").exists()
     wider = [word if word != "0.0625" else "0.125" for word in TINY]
     assert softmask("learn", tmp_path / "m", few / "train" / "first", *wider).code == 0
-    assert "is as it was" in softmask("learn", tmp_path / "m", few / "typo").err
+    assert "is unchanged" in softmask("learn", tmp_path / "m", few / "typo").err
     same_size = softmask("learn", tmp_path / "m", few / "train" / "second", "--size", 28, "--set", "epochs=1")
     assert same_size.code == 0, "the channels are those of the model"
 
@@ -142,9 +141,9 @@ def test_a_first_attempt_that_was_killed_binds_nobody(few: Path, tmp_path: Path)
     open_or_create(tmp_path / "m", {"network": "mlp", "input_shape": (3, 8, 8)}, {})  # as far as a killed `learn` came
     ended = softmask("learn", tmp_path / "m", few / "train" / "first", *TINY)
     assert ended.code == 0, ended.err
-    assert "made anew" in ended.err
+    assert "created again" in ended.err
     again = softmask("learn", tmp_path / "m", few / "train" / "second", "--size", 8)
-    assert "decided when a model is made" in again.err
+    assert "fixed when a model is created" in again.err
 
 
 def test_a_model_that_was_made_on_purpose_stays(few: Path, tmp_path: Path) -> None:
@@ -165,29 +164,29 @@ def test_the_name_is_that_of_the_folder_as_it_is_called(few: Path, tmp_path: Pat
 
 
 def test_json_is_json_where_only_ascii_can_be_printed(few: Path, tmp_path: Path) -> None:
-    pictures = shutil.copytree(few / "train" / "first", tmp_path / "pictures")
-    (pictures / "0").rename(pictures / "caf\xe9")
-    command = [sys.executable, "-m", "softmask", "learn", tmp_path / "m", pictures, *map(str, TINY), "--json"]
+    samples = shutil.copytree(few / "train" / "first", tmp_path / "images")
+    (samples / "0").rename(samples / "caf\xe9")
+    command = [sys.executable, "-m", "softmask", "learn", tmp_path / "m", samples, *map(str, TINY), "--json"]
     ended = subprocess.run(command, env=environment() | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True)
     assert "caf\xe9" in json.loads(ended.stdout)["classes"]
 
 
-def test_two_channels_are_none_that_a_picture_has(few: Path, tmp_path: Path) -> None:
+def test_two_channels_are_none_that_an_image_has(few: Path, tmp_path: Path) -> None:
     ended = softmask("learn", tmp_path / "m", few / "train" / "first", "--channels", 2)
     assert ended.code == 2
     assert not (tmp_path / "m").exists()
 
 
 def test_damaged_and_left_out_files_are_named(few: Path, tmp_path: Path) -> None:
-    pictures = shutil.copytree(few / "train" / "first", tmp_path / "pictures")
+    samples = shutil.copytree(few / "train" / "first", tmp_path / "images")
     for name in ("a.png", "b.png", "c.png"):
-        (pictures / "0" / name).write_bytes(b"no picture")
-    (pictures / "1" / "x.HEIC").touch()
-    ended = softmask("learn", tmp_path / "m", pictures, *TINY)
+        (samples / "0" / name).write_bytes(b"no image")
+    (samples / "1" / "x.HEIC").touch()
+    ended = softmask("learn", tmp_path / "m", samples, *TINY)
     (error,) = ended.errors()
-    assert "not a whole picture of a kind that is read; so are 2 more:" in error
+    assert "2 more:" in error
     assert "c.png" in error
-    assert "left out: 1 .heic" in ended.err
+    assert "ignored: 1 .heic" in ended.err
 
 
 def test_a_network_of_ones_own(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +227,19 @@ def test_a_model_that_another_process_teaches_is_not_removed(tmp_path: Path) -> 
     folder = ModelFolder(tmp_path / "m")
     ContinualModel.create(folder.path, network="mlp", input_shape=(6,), width=1 / 16)
     with Lease(folder.path):
-        tell_what_is_left(folder, "a task", is_new=True)
+        report_state(folder, "a task", is_new=True)
         assert folder.exists()
-    tell_what_is_left(folder, "a task", is_new=True)
+    report_state(folder, "a task", is_new=True)
     assert not folder.path.exists()
+
+
+def test_escape_sequences_in_folder_names_are_shown(few: Path, tmp_path: Path) -> None:
+    hostile = tmp_path / "evil\x1b[31m"
+    for ended in (softmask("inspect", hostile), softmask("learn", tmp_path / "m", hostile, *TINY, "--task", "t")):
+        assert ended.code == 1
+        assert "\x1b" not in ended.out + ended.err
+        assert r"evil\x1b[31m" in ended.err
+    shutil.copytree(few / "train" / "first", hostile)
+    ended = softmask("learn", tmp_path / "m\x1b[1m", hostile, *TINY, "--task", "t")
+    assert ended.code == 0
+    assert "\x1b" not in ended.out + ended.err

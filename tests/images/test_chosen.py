@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from softmask.images.chosen import ChosenImages
+from softmask.images.labelled import ChosenImages
 from softmask.learning.task import Batches, Normalisation
 
 STORED = np.random.default_rng(0).integers(0, 255, (50, 3, 4, 4), np.uint8)
@@ -79,7 +79,7 @@ def test_batches_of_it_equal_batches_of_a_tensor() -> None:
 def test_a_batch_makes_torch_import_nothing(tmp_path: Path) -> None:
     script = """
 import sys, numpy, torch
-from softmask.images.chosen import ChosenImages
+from softmask.images.labelled import ChosenImages
 images = ChosenImages(numpy.zeros((9, 3, 4, 4), numpy.uint8), numpy.arange(5))
 before = len(sys.modules)
 images[1:3], images[torch.tensor([2, 1])]

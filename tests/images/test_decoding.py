@@ -1,4 +1,4 @@
-"""Pictures and archives that are not what they say."""
+"""Images and archives that are not what they say."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from softmask.errors import DataError
-from softmask.images.decoding import JPEG, any_kind, decode, known_endings, read_picture
-from softmask.storage.zipped import open_zip
+from softmask.images.decoding import JPEG, any_kind, decode, known_endings, read_image
+from softmask.storage.reading import open_zip
 from tests.experiments.sequences.generated import jpeg
 
 
@@ -35,8 +35,8 @@ def png_that_says(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("extent", [(20_000, 20_000), (65_000, 65_000), (2**31 - 1, 2**31 - 1), (50, 50), (0, 0)])
-def test_a_picture_that_lies_about_its_size(extent: tuple[int, int]) -> None:
-    with pytest.raises(DataError, match=r"a\.png: (says that it has|not a whole picture)"):
+def test_an_image_that_lies_about_its_size(extent: tuple[int, int]) -> None:
+    with pytest.raises(DataError, match=r"a\.png: (claims|not an image)"):
         decode(png_that_says(*extent), "a.png", any_kind())
 
 
@@ -45,7 +45,7 @@ def test_a_truncated_jpeg(share: float) -> None:
     stream = io.BytesIO()
     Image.effect_noise((64, 64), 90).save(stream, "JPEG")
     content = stream.getvalue()
-    with pytest.raises(DataError, match=r"a\.jpg: not a whole picture") as error:
+    with pytest.raises(DataError, match=r"a\.jpg: not an image") as error:
         decode(content[: int(len(content) * share)], "a.jpg", JPEG)
     assert "\n" not in str(error.value)
 
@@ -60,14 +60,14 @@ def test_no_damage_gets_through_as_another_error(noise: bytes, place: int) -> No
 
 def test_a_format_that_starts_a_program_is_not_read() -> None:
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
-    with pytest.raises(DataError, match="not a whole picture"):
+    with pytest.raises(DataError, match="not an image"):
         decode(script, "a.eps", any_kind())
     assert ".eps" not in known_endings()
     assert {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif"} <= known_endings()
 
 
 def iptc(payload: bytes, side: int = 8) -> bytes:
-    """A picture that says it is small and holds another file, which Pillow would open whatever it is."""
+    """An image that says it is small and holds another file, which Pillow would open whatever it is."""
 
     def field(number: int, dataset: int, data: bytes) -> bytes:
         return bytes([0x1C, number, dataset]) + len(data).to_bytes(2, "big") + data
@@ -82,11 +82,11 @@ def iptc(payload: bytes, side: int = 8) -> bytes:
     )
 
 
-def test_a_picture_inside_another_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_inside_another_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: opened.append("ghostscript"))
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
-    with pytest.raises(DataError, match="not a whole picture of a kind that is read"):
+    with pytest.raises(DataError, match="not an image"):
         decode(iptc(script), "evil.jpg", any_kind())
     assert not opened
     assert "IPTC" not in any_kind().formats
@@ -103,7 +103,7 @@ def test_what_pixels_mean_must_be_known_and_the_file_is_named() -> None:
 def test_only_jpegs_where_only_jpegs_belong() -> None:
     stream = io.BytesIO()
     Image.new("RGB", (4, 4)).save(stream, "PNG")
-    with pytest.raises(DataError, match="not a whole picture"):
+    with pytest.raises(DataError, match="not an image"):
         decode(stream.getvalue(), "a.JPEG", JPEG)
 
 
@@ -117,11 +117,11 @@ def test_colours_and_rows_are_where_they_belong() -> None:
     assert [red[31, 0], green[31, 0], blue[31, 0]] == [0, 0, 255]
 
 
-def test_a_file_too_large_for_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_too_large_for_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("softmask.images.decoding.LARGEST_FILE", 10)
     (tmp_path / "a.png").write_bytes(bytes(11))
     with pytest.raises(DataError, match=r"a\.png: more than 10 bytes"):
-        read_picture(str(tmp_path / "a.png"))
+        read_image(str(tmp_path / "a.png"))
 
 
 def write_zip(path: Path, members: dict[str, bytes]) -> Path:

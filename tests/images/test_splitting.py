@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softmask.errors import DataError
-from softmask.images.labelled import Pictures
+from softmask.images.labelled import LabelledImages
 from softmask.images.splitting import apportion, divide, draw, hold_out, shuffled, split_by_class, split_by_view
 from softmask.learning.seeds import Seeds, derive
 from softmask.learning.task import Batches, Normalisation, TaskSequence
@@ -22,19 +22,19 @@ NORMALISE = Normalisation((0.5,), (0.5,))
 SEEDS = Seeds()
 
 
-def pictures(per_class: int, first: int = 0) -> Pictures:
-    """Each picture shows its own number and its class, so that it can be recognised in a task."""
+def samples(per_class: int, first: int = 0) -> LabelledImages:
+    """Each image shows its own number and its class, so that it can be recognised in a task."""
     labels = [row % CLASSES for row in range(CLASSES * per_class)]
     images = np.zeros((len(labels), 1, 2, 2), np.uint8)
     images[:, 0, 0, 0] = np.arange(first, first + len(labels))
     images[:, 0, 1, 1] = labels
-    return Pictures(images, np.array(labels), np.arange(len(labels)))
+    return LabelledImages(images, np.array(labels), np.arange(len(labels)))
 
 
-def split(seeds: Seeds = SEEDS, tasks: int = 3, stratified: bool = True, **other: Pictures) -> TaskSequence:
+def split(seeds: Seeds = SEEDS, tasks: int = 3, stratified: bool = True, **other: LabelledImages) -> TaskSequence:
     return split_by_class(
-        other.get("train", pictures(TRAIN + VALIDATION)),
-        pictures(TEST, first=100),
+        other.get("train", samples(TRAIN + VALIDATION)),
+        samples(TEST, first=100),
         name="X",
         tasks=tasks,
         validation=VALIDATION,
@@ -53,7 +53,7 @@ def classes(batches: Batches) -> list[int]:
     return batches.images[:, 0, 1, 1].tolist()
 
 
-def test_every_picture_is_in_exactly_one_part() -> None:
+def test_every_image_is_in_exactly_one_part() -> None:
     sequence = split()
     train, val = ([n for task in sequence.tasks for n in numbers(getattr(task, part))] for part in ("train", "val"))
     assert sorted(train + val) == list(range(CLASSES * (TRAIN + VALIDATION)))
@@ -97,14 +97,14 @@ def test_training_order_is_random_not_by_class() -> None:
     assert numbers(split().tasks[0].train) != numbers(split(Seeds(split=2)).tasks[0].train)
 
 
-def test_the_order_seed_moves_classes_and_no_picture_between_parts() -> None:
+def test_the_order_seed_moves_classes_and_no_image_between_parts() -> None:
     held = [sorted(n for task in split(Seeds(order=seed)).tasks for n in numbers(task.val)) for seed in (1, 2)]
     names = [[task.name for task in split(Seeds(order=seed)).tasks] for seed in (1, 2)]
     assert held[0] == held[1]
     assert names[0] != names[1]
 
 
-def test_the_split_seed_moves_pictures_and_no_class() -> None:
+def test_the_split_seed_moves_images_and_no_class() -> None:
     one, other = split(), split(Seeds(split=2))
     assert [task.name.split(" #")[0] for task in one.tasks] == [task.name.split(" #")[0] for task in other.tasks]
     assert numbers(one.tasks[0].val) != numbers(other.tasks[0].val)
@@ -117,7 +117,7 @@ def test_seeds_of_weights_and_batches_change_no_data() -> None:
 
 
 def test_the_order_of_storage_changes_nothing() -> None:
-    stored = pictures(TRAIN + VALIDATION)
+    stored = samples(TRAIN + VALIDATION)
     other = stored.take(shuffled(range(len(stored.labels)), "storage"))
     assert list(other.ids) != list(stored.ids)
     one, two = split(train=stored), split(train=other)
@@ -125,7 +125,7 @@ def test_the_order_of_storage_changes_nothing() -> None:
     assert [numbers(task.train) for task in one.tasks] == [numbers(task.train) for task in two.tasks]
 
 
-def test_a_picture_held_out_in_one_cut_is_held_out_in_another() -> None:
+def test_an_image_held_out_in_one_cut_is_held_out_in_another() -> None:
     in_three, in_two = ({n for task in split(tasks=tasks).tasks for n in numbers(task.val)} for tasks in (3, 2))
     assert in_three == in_two
 
@@ -136,8 +136,8 @@ def test_classes_must_divide_into_tasks() -> None:
 
 
 def test_something_must_be_left_for_training() -> None:
-    with pytest.raises(DataError, match="cannot hold 3 of 3 pictures out for validation"):
-        split(train=pictures(VALIDATION))
+    with pytest.raises(DataError, match="cannot hold 3 of 3 images out for validation"):
+        split(train=samples(VALIDATION))
 
 
 def test_holding_out_keeps_the_order_and_draws_differently_for_each_purpose() -> None:
@@ -161,13 +161,13 @@ def test_shuffling_is_that_of_python(count: int) -> None:
 
 
 def test_dividing_takes_the_same_number_of_each_class() -> None:
-    train, test = divide(pictures(8), 2, Seeds())
+    train, test = divide(samples(8), 2, Seeds())
     assert Counter(test.labels) == dict.fromkeys(range(CLASSES), 2)
     assert sorted([*train.ids, *test.ids]) == list(range(CLASSES * 8))
 
 
-def test_views_share_one_division_of_the_pictures() -> None:
-    plain = pictures(10)
+def test_views_share_one_division_of_the_images() -> None:
+    plain = samples(10)
     views = dict.fromkeys(("left", "right", "top", "bottom"), plain)
     sequence = split_by_view(views, name="V", train=4, validation=2, test=3, seeds=Seeds(), normalise=NORMALISE)
     assert {task.name.split(" #")[0] for task in sequence.tasks} == set(views)
@@ -194,7 +194,7 @@ def test_views_share_one_division_of_the_pictures() -> None:
 
 def test_counts_that_disagree_are_refused() -> None:
     with pytest.raises(ValueError, match="2 images, 1 labels, 2 ids"):
-        Pictures(np.zeros((2, 1, 2, 2), np.uint8), np.zeros(1, int), np.arange(2))
+        LabelledImages(np.zeros((2, 1, 2, 2), np.uint8), np.zeros(1, int), np.arange(2))
 
 
 sizes_of_classes = st.dictionaries(st.integers(0, 99), st.integers(0, 50), min_size=1, max_size=8)
@@ -224,5 +224,5 @@ def test_drawn_sets_are_disjoint_and_of_the_sizes_asked_for(sizes: dict[int, int
 
 
 def test_more_than_there_is_cannot_be_drawn() -> None:
-    with pytest.raises(DataError, match="cannot draw 4 of 3 pictures"):
+    with pytest.raises(DataError, match="cannot draw 4 of 3 images"):
         draw({0: [1, 2], 1: [3]}, (3, 1), "test", 1)

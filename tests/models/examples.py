@@ -1,4 +1,4 @@
-"""Small tasks, as tensors and as folders of pictures, and a model that learns them in a moment."""
+"""Small tasks, as tensors and as folders of images, and a model that learns them in a moment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def longer(training: Training = QUICK, **changes: object) -> Training:
 
 
 def write_digits(root: Path, each: int = 1000) -> Path:
-    """Folders `train/TASK/CLASS` and `test/TASK/CLASS` of pictures; every fifth is for the test."""
+    """Folders `train/TASK/CLASS` and `test/TASK/CLASS` of images; every fifth is for the test."""
     digits = upright_digits()
     for task, classes in DIGITS.items():
         for digit in classes:

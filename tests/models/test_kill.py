@@ -36,8 +36,8 @@ class Case:
 
     def command(self, model: Path, task: str) -> list[str]:
         made = ["--network", "mlp", "--width", "0.125", "--size", "28", "--channels", "1", "--set", "epochs=6"]
-        pictures = str(self.digits / "train" / task)
-        return [sys.executable, "-m", "softmask", "learn", str(model), pictures, *made, "--probe", "3"]
+        images = str(self.digits / "train" / task)
+        return [sys.executable, "-m", "softmask", "learn", str(model), images, *made, "--probe", "3"]
 
     def answers(self, folder: Path) -> dict[str, torch.Tensor]:
         model = ContinualModel.open(folder)

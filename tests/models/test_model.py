@@ -16,9 +16,12 @@ from torch.utils.data import TensorDataset
 
 from softmask import ContinualModel
 from softmask.errors import DataError, SoftmaskError, UnknownName
+from softmask.learning.fit import Fit
+from softmask.learning.task import Task
+from softmask.learning.training import Training
 from softmask.models import model as continual_model
-from softmask.models.data import read_image, read_labelled
-from softmask.models.inspection import LITTLE_ROOM
+from softmask.models.data import load_image, read_labelled
+from softmask.models.inspection import LITTLE_CAPACITY
 from softmask.models.learner import OPEN_ENDED, LearnerError
 from softmask.storage.lease import FolderBusyError, Lease
 from tests.models.examples import QUICK, blobs, longer, small_model, write_digits
@@ -105,14 +108,14 @@ def test_bytes_are_not_validated_with_floats(tmp_path: Path) -> None:
         model.learn("mixed", (pixels, labels), val=(pixels.float(), labels))
 
 
-def test_a_picture_is_the_same_from_a_dataset_and_from_its_file(tmp_path: Path) -> None:
+def test_an_image_is_the_same_from_a_dataset_and_from_its_file(tmp_path: Path) -> None:
     deep = Image.fromarray(np.full((4, 4), 32768, dtype=np.uint16))
     clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
-    for name, picture in (("deep.png", deep), ("clear.png", clear)):
-        picture.save(tmp_path / name)
+    for name, image in (("deep.png", deep), ("clear.png", clear)):
+        image.save(tmp_path / name)
         with Image.open(tmp_path / name) as opened:
             given = read_labelled([(opened, 0), (opened, 1)], (3, 4, 4)).inputs[0]
-        assert torch.equal(given, read_image(str(tmp_path / name), (3, 4, 4))), name
+        assert torch.equal(given, load_image(str(tmp_path / name), (3, 4, 4))), name
 
 
 @pytest.mark.parametrize("method", OPEN_ENDED)
@@ -136,7 +139,7 @@ def test_names_of_classes_are_checked_before_training(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", [[torch.zeros(6)], 3, {"x": 1}])
 def test_what_cannot_be_predicted_from(tmp_path: Path, source: object) -> None:
-    with pytest.raises(DataError, match="predicts from a tensor of inputs, a picture, a folder"):
+    with pytest.raises(DataError, match="tensor of inputs"):
         small_model(tmp_path / "m").predict(source)
 
 
@@ -163,20 +166,20 @@ def test_predictions_have_names_and_probabilities(known: Path) -> None:
 
 
 def test_without_a_task_every_head_answers_and_a_warning_says_so(known: Path) -> None:
-    with pytest.warns(UserWarning, match="not made to tell tasks apart"):
+    with pytest.warns(UserWarning, match="cannot tell tasks apart"):
         found = ContinualModel.open(known).predict(blobs(0)[0][:2])
     assert [(p.item, p.task) for p in found] == [("0", "left"), ("0", "right"), ("1", "left"), ("1", "right")]
 
 
-def test_inspection_tells_tasks_importance_room_and_size(known: Path) -> None:
+def test_inspection_tells_tasks_importance_capacity_and_size(known: Path) -> None:
     found = ContinualModel.open(known).inspect()
     assert [task.name for task in found.tasks] == ["left", "right"]
     assert [task.samples for task in found.tasks] == [54, 54]
     assert all(task.accuracy > 0.8 for task in found.tasks)
     assert set(found.importance) == {"fc1", "fc2"}
-    assert found.room is not None
-    assert 0 < found.room < 1
-    assert found.room == found.tasks[-1].room
+    assert found.free_capacity is not None
+    assert 0 < found.free_capacity < 1
+    assert found.free_capacity == found.tasks[-1].free_capacity
     assert found.bytes == sum(file.stat().st_size for file in known.iterdir())
     assert found.parameters == 6 * 32 + 32 + 32 * 32 + 32 + 5 * 32 + 5
     assert json.loads(json.dumps(found.to_dict()))["network"] == "mlp"
@@ -225,7 +228,7 @@ def test_trains_are_a_class_like_any_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("network", ["alexnet", "resnet18"])
-def test_pictures_in_folders(tmp_path: Path, network: str) -> None:
+def test_images_in_folders(tmp_path: Path, network: str) -> None:
     root = write_digits(tmp_path / "digits", each=20)
     model = ContinualModel.create(tmp_path / "m", network, (1, 28, 28), width=1 / 16)
     model.learn("first", root / "train" / "first", training=longer(epochs=1))
@@ -234,7 +237,7 @@ def test_pictures_in_folders(tmp_path: Path, network: str) -> None:
     assert set(found[0].probabilities) == {"0", "1", "2"}
 
 
-def test_pictures_are_brought_to_size_and_colour(tmp_path: Path) -> None:
+def test_images_are_brought_to_size_and_colour(tmp_path: Path) -> None:
     model = ContinualModel.create(tmp_path / "m", "alexnet", (3, 16, 20), width=1 / 16)
     for shade in (40, 200):
         for index in range(4):
@@ -248,17 +251,17 @@ def test_mistakes_are_told_and_change_nothing(tmp_path: Path) -> None:
     before = {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir()}
     x, y = blobs(3)
     for mistake, error, message in [
-        (lambda: model.learn("task 0", (x, y)), SoftmaskError, "knows a task 'task 0' already"),
+        (lambda: model.learn("task 0", (x, y)), SoftmaskError, "'task 0' already"),
         (lambda: model.learn("", (x, y)), SoftmaskError, "1 to 200 printable"),
         (lambda: model.learn("t", (x[:, :3], y)), DataError, r"shape \(6,\), these are \(3,\)"),
         (lambda: model.learn("t", (x, y * 0)), DataError, "at least two classes"),
-        (lambda: model.learn("t", (x, y), classes=["one"]), DataError, "do not fit 1 names"),
+        (lambda: model.learn("t", (x, y), classes=["one"]), DataError, "do not fit 1"),
         (lambda: model.learn("t", (x, y), classes=["one", "one"]), DataError, "two classes are called 'one'"),
-        (lambda: model.learn("t", (x, y), probe=-1), SoftmaskError, "must not be below 0"),
-        (lambda: model.learn("t", (x, y), probe=True), SoftmaskError, "probe is a number"),
+        (lambda: model.learn("t", (x, y), probe=-1), SoftmaskError, "probe"),
+        (lambda: model.learn("t", (x, y), probe=True), SoftmaskError, "probe"),
         (lambda: model.learn(3, (x, y)), SoftmaskError, "printable characters, not 3"),  # type: ignore[arg-type]
         (lambda: model.learn("t", (x * torch.inf, y)), DataError, "not finite"),
-        (lambda: model.learn("t", (x, y), (x, y + 1)), DataError, "class '2', which the training set has not"),
+        (lambda: model.learn("t", (x, y), (x, y + 1)), DataError, "'2'"),
         (lambda: model.learn("t", tmp_path / "nowhere"), DataError, "no such folder"),
         (lambda: model.learn("t", 3), DataError, "expected a folder"),
         (lambda: model.predict(x, task="task 9"), UnknownName, "did you mean 'task 0'"),
@@ -267,7 +270,7 @@ def test_mistakes_are_told_and_change_nothing(tmp_path: Path) -> None:
         (
             lambda: ContinualModel.create(tmp_path / "n", method="hat"),
             LearnerError,
-            "hat is not among the methods .*spg",
+            "hat .*spg",
         ),
         (lambda: ContinualModel.create(tmp_path / "n", input_shape=(3, 4, 4)), SoftmaskError, "too small"),
         (lambda: ContinualModel.create(tmp_path / "n", settings={"strenth": 1}), SoftmaskError, "no setting 'strenth'"),
@@ -313,18 +316,18 @@ def test_reading_while_another_learns_always_gives_a_whole_model(tmp_path: Path)
     assert not failures
 
 
-def test_a_warning_before_the_room_runs_out(tmp_path: Path) -> None:
+def test_a_warning_before_the_capacity_is_used_up(tmp_path: Path) -> None:
     model = small_model(tmp_path / "m", tasks=0)
     rooms: list[float] = []
     for index in range(12):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            rooms.append(model.learn(f"task {index}", blobs(index), training=longer(epochs=1)).room or 0.0)
+            rooms.append(model.learn(f"task {index}", blobs(index), training=longer(epochs=1)).free_capacity or 0.0)
         if told := [str(warning.message) for warning in caught]:
-            assert "nearly full" in told[0]
+            assert "capacity is free" in told[0]
             break
     assert rooms == sorted(rooms, reverse=True)
-    assert rooms[-2] >= LITTLE_ROOM, "not too late"
+    assert rooms[-2] >= LITTLE_CAPACITY, "not too late"
 
 
 def own_network() -> nn.Module:
@@ -351,7 +354,7 @@ def test_adopt_protects_what_a_model_of_others_knows(tmp_path: Path) -> None:
     )
     expected = head(backbone.eval()(x)).softmax(1)
     torch.testing.assert_close(model.probabilities(x, 0), expected.detach())
-    assert model.inspect().room < 1  # type: ignore[operator]
+    assert model.inspect().free_capacity < 1  # type: ignore[operator]
     assert model.config.tasks[0].accuracy > 0.9
     for index in range(3):
         model.learn(f"new {index}", blobs(index), training=longer(epochs=6))
@@ -383,3 +386,75 @@ def test_statistics_of_batch_norm_stay_after_the_first_task(tmp_path: Path) -> N
     assert before.abs().max() > 0, "the first task sets them"
     model.learn("second", blobs(1), training=QUICK)
     assert torch.equal(model._method.backbone[1].running_mean, before)  # type: ignore[index,union-attr]
+
+
+def test_a_field_of_the_training_leaves_the_others_at_the_folders_defaults(tmp_path: Path) -> None:
+    rates: list[tuple[float, int]] = []
+
+    def watch(_: Task, fit: Fit) -> None:
+        rates.append((fit.training.lr, fit.training.epochs))
+
+    model = ContinualModel.create(tmp_path / "m", "mlp", (6,), width=1 / 16)
+    model.learn("a", blobs(0), training=Training(epochs=2), watch=watch)
+    model.learn("b", blobs(1), training=Training(epochs=2), watch=watch)
+    model.learn("c", blobs(2), training=Training(epochs=2, lr=0.25), watch=watch)
+    assert set(rates) == {(0.05, 2), (0.01, 2), (0.25, 2)}, "a value that is given counts, even the paper's"
+    with pytest.raises(SoftmaskError, match="lr_min"):
+        model.learn("d", blobs(3), training=Training(lr_min=0.1))
+
+
+def test_adopt_keeps_classes_that_the_sample_lacks(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    backbone, head = own_network(), nn.Linear(24, 3)
+    x, y = blobs(7)
+    model = ContinualModel.adopt(
+        tmp_path / "m",
+        backbone,
+        head,
+        "old",
+        (x, 2 * y),
+        network=own_network,
+        input_shape=(6,),
+        classes=["a", "b", "c"],
+    )
+    assert model.config.tasks[0].classes == ("a", "b", "c")
+    expected = head(backbone.eval()(x)).softmax(1).detach()
+    torch.testing.assert_close(model.probabilities(x, task="old"), expected)
+
+
+@pytest.mark.parametrize("sample", [None, blobs(7)[0], blobs(7)[0].numpy(), []])
+def test_adopt_without_labels_is_refused_in_words(tmp_path: Path, sample: object) -> None:
+    backbone, head = trained_elsewhere()
+    with pytest.raises(DataError, match=r"labels|samples"):
+        ContinualModel.adopt(tmp_path / "m", backbone, head, "old", sample, network=own_network, input_shape=(6,))
+
+
+def test_normalisation_can_be_set_and_adopt_warns_of_the_default(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(256, (20, 3, 4, 4), dtype=torch.uint8, generator=generator)
+    torch.manual_seed(0)
+    backbone, head, labels = small_images(), nn.Linear(5, 2), torch.arange(20) % 2
+    known = {"network": small_images, "input_shape": (3, 4, 4)}
+    model = ContinualModel.adopt(
+        tmp_path / "m", backbone, head, "old", (x, labels), mean=(0, 0, 0), std=(1, 1, 1), **known
+    )  # type: ignore[arg-type]
+    torch.testing.assert_close(model.probabilities(x, 0), head(backbone(x / 255)).softmax(1).detach())
+    with pytest.warns(UserWarning, match="std="):
+        ContinualModel.adopt(tmp_path / "other", backbone, head, "old", (x, labels), **known)  # type: ignore[arg-type]
+    for wrong in ({"mean": (0,)}, {"mean": (0,), "std": (1,)}, {"mean": (0, 0, 0), "std": (1, 0, 1)}):
+        with pytest.raises(SoftmaskError, match="std"):
+            ContinualModel.create(tmp_path / "new", small_images, (3, 4, 4), **wrong)  # type: ignore[arg-type]
+
+
+def small_images() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
+
+
+def test_a_task_is_named_or_counted(tmp_path: Path) -> None:
+    model = small_model(tmp_path / "m", tasks=2)
+    x = blobs(0)[0]
+    assert torch.equal(model.probabilities(x, task="task 1"), model.probabilities(x, 1))
+    with pytest.raises(UnknownName):
+        model.probabilities(x, task="nothing")
+    with pytest.raises(SoftmaskError):
+        model.probabilities(x, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import multiprocessing
 import multiprocessing.synchronize
@@ -17,7 +19,7 @@ import pytest
 
 from softmask.errors import SoftmaskError
 from softmask.storage import lease as lease_module
-from softmask.storage.lease import FolderBusyError, Lease
+from softmask.storage.lease import FolderBusyError, Lease, opened_if_plain
 
 
 def claim(folder: Path, **fields: object) -> Path:
@@ -45,7 +47,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
     other.write_text("dear to its owner")
     (folder / name).symlink_to(other)
     if name == "lease.lock":
-        with pytest.raises(SoftmaskError, match="it is not a plain file"), Lease(folder):
+        with pytest.raises(SoftmaskError, match=r"lease\.lock"), Lease(folder):
             pass
     else:
         with Lease(folder):
@@ -91,15 +93,50 @@ def test_a_live_process_is_respected_and_a_dead_one_replaced_at_once(tmp_path: P
         lease.require()
 
 
+def test_held_sees_a_live_holder_and_not_a_dead_one(tmp_path: Path) -> None:
+    other = Lease(tmp_path)
+    assert not other.held()
+    with Lease(tmp_path):
+        assert other.held()
+    assert not other.held()
+    claim(tmp_path)
+    assert not other.held()
+    assert not Lease(tmp_path / "nowhere").held()
+
+
+def test_without_file_locks_the_heartbeat_counts_on_the_same_machine_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with Lease(tmp_path) as lease:
+        assert Lease(tmp_path).held()
+        with pytest.raises(FolderBusyError), Lease(tmp_path):
+            pass
+        lease.require()
+    with Lease(tmp_path):
+        pass
+
+
+def test_a_second_name_of_a_file_is_not_appended_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("dear to its owner")
+    os.link(tmp_path / "file", tmp_path / "history.jsonl")
+    with pytest.raises(SoftmaskError):
+        opened_if_plain(tmp_path / "history.jsonl", os.O_WRONLY | os.O_APPEND)
+    os.close(opened_if_plain(tmp_path / "history.jsonl", os.O_RDONLY))
+
+
 def test_another_process_with_the_same_number_is_not_taken_for_the_holder(tmp_path: Path) -> None:
-    claim(tmp_path, pid=os.getpid(), born="1")
+    claim(tmp_path, pid=os.getpid())
     with Lease(tmp_path) as lease:
         lease.require()
 
 
-@pytest.mark.parametrize("where", [{"host": "elsewhere", "machine": "elsewhere"}, {"machine": "another container"}])
-def test_elsewhere_only_the_heartbeat_counts(tmp_path: Path, where: dict[str, str]) -> None:
-    path = claim(tmp_path, pid=1, **where)
+def test_of_a_holder_on_another_machine_the_heartbeat_counts(tmp_path: Path) -> None:
+    path = claim(tmp_path, pid=1, host="elsewhere")
+    assert Lease(tmp_path).held()
     with pytest.raises(FolderBusyError, match="process 1 on"), Lease(tmp_path):
         pass
     long_ago = time.time() - 61
@@ -179,7 +216,7 @@ def test_a_pipe_or_a_date_far_ahead_holds_nothing(tmp_path: Path) -> None:
     os.utime(tmp_path / "lease.json", (old, old))
     with Lease(tmp_path) as lease:
         lease.require()
-    lease.path.write_text(json.dumps({"token": "another", "machine": "elsewhere"}))
+    lease.path.write_text(json.dumps({"token": "another", "host": "elsewhere"}))
     ahead = time.time() + 3600  # more than clocks differ
     os.utime(lease.path, (ahead, ahead))
     with Lease(tmp_path):
@@ -188,7 +225,7 @@ def test_a_pipe_or_a_date_far_ahead_holds_nothing(tmp_path: Path) -> None:
 
 def test_a_heartbeat_by_a_clock_that_is_ahead_of_ours_counts(tmp_path: Path) -> None:
     lease = Lease(tmp_path)
-    lease.path.write_text(json.dumps({"token": "another", "machine": "elsewhere"}))
+    lease.path.write_text(json.dumps({"token": "another", "host": "elsewhere"}))
     ahead = time.time() + 120
     os.utime(lease.path, (ahead, ahead))
     assert lease.held()
@@ -246,7 +283,7 @@ def _race(folder: Path, together: multiprocessing.synchronize.Barrier) -> None:
 
 @pytest.mark.usefixtures("slow_look")
 def test_of_eight_processes_that_race_for_a_dead_ones_folder_exactly_one_wins(tmp_path: Path) -> None:
-    claim(tmp_path, pid=2**22 + 1, born="1")  # above the largest number that a process can have
+    claim(tmp_path, pid=1)
     context = multiprocessing.get_context("fork")
     together = context.Barrier(8)
     processes = [context.Process(target=_race, args=(tmp_path, together)) for _ in range(8)]

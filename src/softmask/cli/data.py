@@ -1,4 +1,4 @@
-"""`softmask data`: what the sequences need, whether it is there and right, and fetching it."""
+"""`softmask data`: list, check and fetch the data of the sequences."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from softmask.experiments.sequences import Download, sequence_facts
 from softmask.experiments.sequences.checking import Checked, Sizes, check, find, names_to_check
 from softmask.experiments.sequences.fetching import fetch as fetch_file
 
-app = typer.Typer(help="The data sets: what is needed, what is there, and fetching it.", no_args_is_help=True)
+app = typer.Typer(help="List, check and fetch the data of the sequences.", no_args_is_help=True)
 Names = Annotated[list[str] | None, typer.Argument(help="Sequences, as in `softmask list sequences`; all if none.")]
 
 
 @app.command("list")
 def list_data(names: Names = None, data: options.Data = None, as_json: options.AsJson = False) -> None:
-    """What each sequence needs, what is found, where to get it and on what terms. Example: `softmask data list`"""
+    """List the data of each sequence: what is needed, what is found, source and terms. Example: `softmask data list`"""
     listed = [_listed(name, data) for name in names_to_check(names or [])]
     if as_json:
         print_json(listed)
@@ -119,7 +119,7 @@ def fetch(
 ) -> None:
     """Fetch data from their owners, continuing where it broke off. Example: `softmask data fetch C-10 --data DIR`"""
     if data is None:
-        raise DataError("fetch where to? give the folder with --data or set SOFTMASK_DATA")
+        raise DataError("give the folder to fetch to with --data or set SOFTMASK_DATA")
     downloads: dict[Download, str] = {}
     for name in names:
         source = sequence_facts(name).source

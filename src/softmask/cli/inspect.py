@@ -1,4 +1,4 @@
-"""`softmask inspect`: what the model in a folder knows, and how much room it has."""
+"""`softmask inspect`: the tasks of the model in a folder, and its free capacity."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from softmask.cli.printing import out, print_json, tell
 from softmask.experiments.analyses.table import Cell, Table
 from softmask.experiments.report.tables import print_table
 from softmask.models import ContinualModel, Inspection
-from softmask.models.inspection import room_warning
+from softmask.models.inspection import capacity_warning
 
 
 def inspect(
     model: Model,
-    probe: Annotated[bool, typer.Option("--probe", help="Ask again about samples that `learn --probe` kept.")] = False,
+    probe: Annotated[bool, typer.Option("--probe", help="Predict again what `learn --probe` kept.")] = False,
     network: OwnNetwork = None,
     device: options.Device = "cpu",
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the tasks, their accuracy when learned, importance by layer, room left and size.
+    """Show the tasks, their accuracy when learned, importance by layer, free capacity and size.
 
     Example: `softmask inspect pets-model --probe`
     """
@@ -32,7 +32,7 @@ def inspect(
         print_json(found.to_dict())
         return
     _show(found)
-    if message := room_warning(found.tasks):
+    if message := capacity_warning(found.tasks):
         tell(f"note: {message}")
 
 
@@ -43,20 +43,20 @@ def _show(found: Inspection) -> None:
         f"{found.parameters:,} parameters, {found.bytes:,} bytes on disk"
     )
     tasks: list[tuple[Cell, ...]] = [
-        (t.name, ", ".join(t.classes), t.samples, t.epochs, _percent(t.accuracy), _percent(t.room), t.learned)
+        (t.name, ", ".join(t.classes), t.samples, t.epochs, _percent(t.accuracy), _percent(t.free_capacity), t.learned)
         for t in found.tasks
     ]
-    columns = ("task", "classes", "samples", "epochs", "accuracy when learned", "room after it", "learned")
+    columns = ("task", "classes", "samples", "epochs", "accuracy when learned", "free capacity after it", "learned")
     print_table(Table("Tasks", columns, tasks), out)
     if found.importance:
         layers: list[tuple[Cell, ...]] = [(layer, f"{mean:.3f}") for layer, mean in found.importance.items()]
         print_table(Table("Mean importance", ("layer", "importance"), layers), out)
         out.print(
-            f"room left: {_percent(found.room)} of an update, for the average parameter; "
-            f"{_percent(found.blocked)} of the parameters cannot move at all"
+            f"free capacity: {_percent(found.free_capacity)} (one minus the mean importance); "
+            f"{_percent(found.blocked)} of the parameters cannot change at all"
         )
     else:
-        out.print(f"{found.method} keeps no mask: there is no room to tell of")
+        out.print(f"{found.method} has no soft mask, so its free capacity is not known")
     if found.drift:
         rows: list[tuple[Cell, ...]] = [
             (

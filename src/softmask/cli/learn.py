@@ -23,7 +23,7 @@ from softmask.models.learner import usual_training
 from softmask.storage.lease import FolderBusyError, Lease
 
 MADE_BY_LEARN = "made by learn"
-"""A note in the history of a model that exists only because its first task was to be learned."""
+"""The entry in the history of a model that `learn` created for its first task."""
 Model = Annotated[Path, typer.Argument(help="Folder of the model.")]
 OwnNetwork = Annotated[
     str | None,
@@ -33,87 +33,89 @@ OwnNetwork = Annotated[
 
 def learn(
     model: Model,
-    pictures: Annotated[Path, typer.Argument(help="Folder with a folder of pictures for each class.")],
-    task: Annotated[str | None, typer.Option(help="The task's name; that of the folder if not given.")] = None,
-    val: Annotated[Path | None, typer.Option(help="Pictures to validate with; else a tenth is held out.")] = None,
+    images: Annotated[Path, typer.Argument(help="Folder with a folder of images for each class.")],
+    task: Annotated[str | None, typer.Option(help="Name of the task (default: the name of the folder).")] = None,
+    val: Annotated[Path | None, typer.Option(help="Images for validation; otherwise a tenth is held out.")] = None,
     network: OwnNetwork = None,
-    size: Annotated[int | None, typer.Option(min=1, help="Side of the pictures, for a new model (32).")] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Side of the images in pixels, for a new model (32).")] = None,
     channels: Annotated[int | None, typer.Option(min=1, max=3, help="1 grey or 3 colour, for a new model.")] = None,
-    width: Annotated[float | None, typer.Option(help="Times as many units, for a new model (1).")] = None,
-    method: Annotated[str | None, typer.Option("--method", "-m", help="How to protect, for a new model (spg).")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of a new model's weights and draws (1).")] = None,
+    width: Annotated[float | None, typer.Option(help="Width of the network as a factor, for a new model (1).")] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", "-m", help="Learning method, for a new model (spg).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed, for a new model (1).")] = None,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", help="`lr`, `epochs`, ...; for a new model also `settings.NAME`. May be repeated."),
     ] = None,
-    probe: Annotated[int, typer.Option(min=0, help="Keep so many samples for `inspect --probe`.")] = 0,
+    probe: Annotated[int, typer.Option(min=0, help="Keep N samples for `inspect --probe`.", metavar="N")] = 0,
     device: options.Device = "cpu",
     as_json: options.AsJson = False,
 ) -> None:
-    """Teach a model one more task from pictures; the first time, make the model. Needs no old pictures.
+    """Learn one more task from images; the first time, create the model. Old images are not needed.
 
-    Killed at any moment, the model is as before. Example: `softmask learn pets-model photos/cats-vs-dogs`
+    If it is killed, the model is unchanged. Example: `softmask learn pets-model photos/cats-vs-dogs`
     """
     changes = options.parse_changes(change)
-    _, settings = split_changes(changes)  # what is wrong with them is told before anything is made
+    _, settings = split_changes(changes)  # errors in them are reported before anything is created
     if channels not in (None, 1, 3):
-        raise typer.BadParameter("pictures have 1 (grey) or 3 channels (colour)", param_hint="--channels")
-    if Path(os.path.abspath(model)).is_relative_to(os.path.abspath(pictures)):
-        raise typer.BadParameter("the model would be taken for a class: put it beside the pictures, not among them")
+        raise typer.BadParameter("images have 1 channel (grey) or 3 channels (colour)", param_hint="--channels")
+    if Path(os.path.abspath(model)).is_relative_to(os.path.abspath(images)):
+        raise typer.BadParameter("the model would be taken for a class: put it outside the folder of images")
     is_new = not ModelFolder(model).exists()
     side = wanted_shape(size, channels, None if is_new else ModelFolder(model).read_config().input_shape)
     wanted = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
     opened = open_or_create(model, {k: v for k, v in wanted.items() if v is not None}, settings, device)
     training, _ = split_changes(changes, len(opened.tasks))
-    name = task or Path(os.path.abspath(pictures)).name
+    name = task or Path(os.path.abspath(images)).name
     try:
         with Progress(name, len(opened.tasks) + 1, training.epochs) as progress:
-            facts = opened.learn(name, pictures, val, training=training, probe=probe, watch=progress)
+            facts = opened.learn(name, images, val, training=training, probe=probe, watch=progress)
     except BaseException:
-        with suppress(SoftmaskError):  # what went wrong first is what is told
-            tell_what_is_left(ModelFolder(model), name, is_new)
+        with suppress(SoftmaskError):  # the first error is the one to report
+            report_state(ModelFolder(model), name, is_new)
         raise
     if as_json:
         print_json(dataclasses.asdict(facts))
         return
     out.print(
-        f"{name}: {len(facts.classes)} classes, {facts.samples} training pictures, {facts.epochs} epochs, "
+        f"{name}: {len(facts.classes)} classes, {facts.samples} training images, {facts.epochs} epochs, "
         f"validation accuracy {100 * facts.accuracy:.1f} %"
     )
-    if facts.room is not None:
-        out.print(f"room left: {100 * facts.room:.0f} % of an update, for the average parameter")
-    _show_what_it_cost(opened, name)
-    out.print(f"the model in {model} knows {len(opened.tasks)} tasks: {', '.join(opened.tasks)}")
+    if facts.free_capacity is not None:
+        out.print(f"free capacity: {100 * facts.free_capacity:.0f} % (one minus the mean importance)")
+    _print_drift(opened, name)
+    out.print(f"the model in {model} has learned {len(opened.tasks)} tasks: {', '.join(opened.tasks)}")
 
 
-def _show_what_it_cost(model: ContinualModel, new: str) -> None:
-    """To earlier tasks of which samples were kept."""
+def _print_drift(model: ContinualModel, new: str) -> None:
+    """Of earlier tasks of which samples were kept."""
     if not any(task.probe for task in model.config.tasks if task.name != new):
         return
     for drift in model.inspect(probe=True).drift:
         if drift.task != new:
             then, now = (f"{100 * share:.1f} %" for share in (drift.accuracy_then, drift.accuracy_now))
-            out.print(f"{drift.task}: {now} of {drift.samples} kept samples right, {then} when it was learned")
+            out.print(f"{drift.task}: accuracy {now} on {drift.samples} kept samples, {then} when it was learned")
 
 
 def wanted_shape(size: int | None, channels: int | None, known: tuple[int, ...] | None) -> tuple[int, int, int] | None:
-    """What is not said is as it is in a model that is there, or as usual."""
+    """Missing values are those of the existing model, or the defaults."""
     if size is None and channels is None:
         return None
     usual = known if known is not None and len(known) == 3 else (3, 32, 32)
     return channels or usual[0], size or usual[1], size or usual[2]
 
 
-def tell_what_is_left(folder: ModelFolder, task: str, is_new: bool) -> None:
+def report_state(folder: ModelFolder, task: str, is_new: bool) -> None:
     known = [each.name for each in folder.read_config().tasks]
     if is_new and not known and _removed_untaught(folder):
-        tell("nothing was learned, and no model was made; the same command starts again")
+        tell("nothing was learned and no model was created; run the same command to start again")
     elif task not in known:
-        tell(f"nothing was learned: {folder.path} is as it was, and the same command starts the task again")
+        tell(f"nothing was learned: {folder.path} is unchanged; run the same command to start the task again")
 
 
 def _removed_untaught(folder: ModelFolder) -> bool:
-    """Else the next attempt would meet settings that nobody wants any more. Not while another process is at work."""
+    """Removes a model without tasks, so that the next attempt may have other settings; not while it is in use."""
     try:
         with Lease(folder.path):
             untaught = not folder.read_config().tasks
@@ -125,9 +127,9 @@ def _removed_untaught(folder: ModelFolder) -> bool:
 
 
 def _removed_leftover(path: Path, wanted: dict[str, Any], settings: dict[str, Any]) -> bool:
-    """Removes what a first `learn` with other settings left when it was killed before it knew anything; tells if so.
+    """Removes a model without tasks that a killed `learn` with other settings left behind; returns whether it did.
 
-    A model that somebody made on purpose stays, though it knows nothing yet.
+    A model that was created on purpose stays, even without tasks.
     """
     folder = ModelFolder(path)
     config = folder.read_config()
@@ -135,12 +137,12 @@ def _removed_leftover(path: Path, wanted: dict[str, Any], settings: dict[str, An
     same = all(known[name] == value for name, value in wanted.items()) and config.settings == settings
     if config.tasks or same or not folder.has_noted(MADE_BY_LEARN) or not _removed_untaught(folder):
         return False
-    tell(f"{path} was begun with other settings and knows nothing yet: made anew")
+    tell(f"{path} was created with other settings and has no tasks: created again")
     return True
 
 
 def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any], device: str = "cpu") -> ContinualModel:
-    """What is asked of a new model must not contradict one that is there."""
+    """Options for a new model must not contradict an existing one."""
     network = wanted.get("network")
     allow_own_code(network)
     if not ModelFolder(path).exists() or _removed_leftover(path, wanted, settings):
@@ -151,21 +153,21 @@ def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any],
     known = opened.config.to_dict() | {"input_shape": opened.config.input_shape}
     for name, value in wanted.items():
         if known[name] != value:
-            raise ConfigError(f"{path} has {name} {known[name]}, not {value}: that is decided when a model is made")
+            raise ConfigError(f"{path} has {name} {known[name]}, not {value}: this is fixed when a model is created")
     for name, value in settings.items():
         if opened.config.settings.get(name) != value:
-            raise ConfigError(f"settings.{name} is decided when a model is made")
+            raise ConfigError(f"settings.{name} is fixed when a model is created")
     return opened
 
 
 def allow_own_code(network: str | None) -> None:
-    """`module:function` may stand in the current folder, as with `python -m`."""
+    """`module:function` may be in the current folder, as with `python -m`."""
     if network is not None and ":" in network and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
 
 def split_changes(changes: dict[str, Any], known_tasks: int = 0) -> tuple[Training, dict[str, Any]]:
-    """How to train a task after so many others, and the method's settings."""
+    """The training of a task after `known_tasks` others, and the settings of the method."""
     fields = [field.name for field in dataclasses.fields(Training)]
     training, settings = dataclasses.asdict(usual_training(known_tasks)), {}
     for name, value in changes.items():
@@ -177,7 +179,8 @@ def split_changes(changes: dict[str, Any], known_tasks: int = 0) -> tuple[Traini
         else:
             raise ConfigError(f"there is no field {name!r}{choices(key, [*fields, 'settings.*'])}")
     try:
-        return TypeAdapter(Training).validate_json(json.dumps(training), strict=True), settings
+        valid = TypeAdapter(Training).validate_json(json.dumps(training), strict=True)
+        return dataclasses.replace(valid), settings  # a copy in which every field counts as given
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(["training", *map(str, first["loc"])])

@@ -16,9 +16,20 @@ if TYPE_CHECKING:
     from softmask.learning.fit import Fit
     from softmask.learning.task import Task
 
+
+def escaped(text: str) -> str:
+    """Text in which control characters are visible: names of files may hold sequences that a terminal obeys."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+class _Console(Console):
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(escaped(text), **options)
+
+
 # No markup: square brackets mean what they say.
-out = Console(highlight=False, markup=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+out = _Console(highlight=False, markup=False, soft_wrap=True)
+err = _Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 # Without a terminal, a line so often is enough to see that a run is alive.
 SECONDS_BETWEEN_LINES = 10.0
@@ -39,7 +50,7 @@ def note(message: str) -> None:
 
 
 def problem(message: str) -> None:
-    err.print(Text.assemble(("error:", "bold red"), " ", message))
+    err.print(Text.assemble(("error:", "bold red"), " ", escaped(message)))
 
 
 class Progress:

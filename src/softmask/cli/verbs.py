@@ -48,12 +48,12 @@ VERBS = {
     ),
     "learn": Verb(
         "learn:learn",
-        "Teach a model one more task from pictures; the first time, make the model. Needs no old pictures.",
+        "Learn one more task from images; the first time, create the model. Old images are not needed.",
     ),
-    "predict": Verb("predict:predict", "Name the class of each picture, with the probabilities."),
+    "predict": Verb("predict:predict", "Name the class of each image, with the probabilities."),
     "inspect": Verb(
         "inspect:inspect",
-        "Show the tasks, their accuracy when learned, importance by layer, room left and size.",
+        "Show the tasks, their accuracy when learned, importance by layer, free capacity and size.",
     ),
     "doctor": Verb(
         "doctor:doctor",
@@ -61,7 +61,7 @@ VERBS = {
     ),
     "list": Verb("listing:app", "What there is: methods, sequences, runs. Example: `softmask list methods`"),
     "analyse": Verb("analyse:app", "Tables from stored runs. Example: `softmask analyse accuracy`"),
-    "data": Verb("data:app", "The data sets: what is needed, what is there, and fetching it."),
+    "data": Verb("data:app", "List, check and fetch the data of the sequences."),
 }
 
 

@@ -1,42 +1,47 @@
-"""From picture files to arrays of bytes, whatever the files say of themselves."""
+"""From image files to arrays of bytes. Nothing that a file says about itself is trusted."""
 
 from __future__ import annotations
 
+import importlib
 import io
+import os
 import warnings
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from softmask.errors import DataError, Problems
+from softmask.errors import DataError, Problems, SoftmaskError
 from softmask.storage.arrays import ArrayFile
+from softmask.storage.lease import opened_if_plain
 
 T = TypeVar("T")
 SIDE = 32
 LARGEST_FILE = 50_000_000
 MOST_PIXELS = 64_000_000  # asked of the header before anything is decoded
 REFUSED = {"EPS", "WMF", "IPTC"}
-"""They start a program, or hold a picture of any other kind and size."""
+"""Formats that start a program, or contain an image of any other format and size."""
 BLOCK = 512
 
 
 class Kind(NamedTuple):
-    """Which pictures are read, and how."""
+    """Which images are read, and how."""
 
     formats: Collection[str]
     turn_upright: bool
-    """Whether to follow a camera's note on how it was held. Research sets are used as stored, as everybody does."""
+    """Whether to follow the orientation in EXIF data. Research datasets are used as stored, as everybody does."""
 
 
 JPEG = Kind(("JPEG",), turn_upright=False)
 
 
 def decode(content: bytes, where: str, kind: Kind, size: tuple[int, int] = (SIDE, SIDE)) -> npt.NDArray[np.uint8]:
-    """A picture in colour, brought to a height and width bicubically: an array of shape (3, height, width)."""
+    """An image in colour, resized bicubically: an array of shape (3, height, width)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata; our limit is below its own
@@ -46,16 +51,16 @@ def decode(content: bytes, where: str, kind: Kind, size: tuple[int, int] = (SIDE
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
     except UnidentifiedImageError:
-        raise DataError(f"{where}: not a whole picture of a kind that is read") from None
+        raise DataError(f"{where}: not an image, damaged, or of a format that is not read") from None
     except Exception as error:  # Pillow's readers of forty formats meet damage with every kind of error
-        raise DataError(f"{where}: not a whole picture ({_first_line(error)})") from None
+        raise DataError(f"{where}: not an image, or damaged ({_first_line(error)})") from None
     return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
 
 
 def decode_all(
     names: Iterable[T], read: Callable[[T], tuple[str, bytes]], target: ArrayFile, kind: Kind, problems: Problems
 ) -> None:
-    """Adds each picture to the array. `read` gives what messages call it, and its content.
+    """Adds each image to the array. `read` gives what messages call it, and its content.
 
     Goes on after a damaged one, so that all of them are named; the array is of no use then.
     """
@@ -71,35 +76,39 @@ def decode_all(
         target.add(np.stack(block))
 
 
-def read_picture(path: str) -> tuple[str, bytes]:
-    """A file's content and its name for messages; not more of it than a picture may have."""
+def read_image(path: str) -> tuple[str, bytes]:
+    """Name and content of a file, which must be a regular one of at most `LARGEST_FILE` bytes."""
     try:
-        with open(path, "rb") as file:
+        with open(opened_if_plain(Path(path), os.O_RDONLY, follow_links=True), "rb") as file:
             content = file.read(LARGEST_FILE + 1)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
+    except SoftmaskError as error:  # a pipe or a device
+        raise DataError(str(error)) from None
     if len(content) > LARGEST_FILE:
-        raise DataError(f"{path}: more than {LARGEST_FILE} bytes, too many for one picture")
+        raise DataError(f"{path}: more than {LARGEST_FILE} bytes, too many for one image")
     return path, content
 
 
 @cache
 def any_kind() -> Kind:
-    """All that Pillow reads by itself: some formats make it start another program, which no picture is worth."""
+    """All formats that Pillow reads without starting another program; HEIC where `pillow-heif` is installed."""
     Image.init()
+    with suppress(ImportError):
+        importlib.import_module("pillow_heif").register_heif_opener()
     return Kind(tuple(name for name in Image.OPEN if name not in REFUSED), turn_upright=True)
 
 
 @cache
 def known_endings() -> frozenset[str]:
-    """Endings of the names of files of any kind, in small letters."""
+    """File name endings of these formats, in lower case."""
     formats = any_kind().formats
     return frozenset(ending for ending, name in Image.registered_extensions().items() if name in formats)
 
 
 def _check_extent(image: Image.Image) -> None:
     if image.width * image.height > MOST_PIXELS:
-        raise DataError(f"says that it has {image.width}x{image.height} pixels, more than {MOST_PIXELS}")
+        raise DataError(f"claims {image.width}x{image.height} pixels, more than {MOST_PIXELS}")
 
 
 def in_colour(image: Image.Image, *, turn_upright: bool = True) -> Image.Image:

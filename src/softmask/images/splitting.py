@@ -1,4 +1,4 @@
-"""From pictures to tasks. All random choices of the data are drawn here, each from a seed with a name.
+"""From images to tasks. All random choices of the data are drawn here, each from a seed with a name.
 
 Only `shuffled` draws, and it draws bits alone (`random.Random.getrandbits`): unlike the generators and shuffles of
 numpy and torch, these are the same in every version and on every machine, so that a seed stands for the same samples
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from softmask.errors import DataError
-from softmask.images.labelled import Counts, Part, Parts, Pictures, make_sequence, make_task
+from softmask.images.labelled import Counts, LabelledImages, Part, Parts, make_sequence, make_task
 from softmask.learning.seeds import Seeds, derive
 from softmask.learning.task import Batches, Normalisation, Task, TaskSequence
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 Rows = Mapping[int, Sequence[int]]
 """Rows of each class."""
 
-# Of pictures that come undivided: enough for a test to mean something, little enough to leave most for training.
+# Of images without a test set: enough to measure accuracy, few enough to leave most of them for training.
 TEST_SHARE, VALIDATION_SHARE = 0.2, 0.1
 
 
@@ -28,7 +28,7 @@ def shuffled(items: Iterable[T], *purpose: int | str) -> list[T]:
     """The items in a random order that follows from the purpose (its name, then a seed) alone."""
     order = list(items)
     bits = random.Random(derive(*purpose)).getrandbits
-    # What `random.shuffle` does, written out: it is called for millions of pictures, and a call for each is slow.
+    # As `random.shuffle`, written out: a function call for each of millions of images is slow.
     for last in range(len(order) - 1, 0, -1):
         length = (last + 1).bit_length()
         other = bits(length)
@@ -41,7 +41,7 @@ def shuffled(items: Iterable[T], *purpose: int | str) -> list[T]:
 def hold_out(rows: Sequence[int], count: int, *purpose: int | str) -> tuple[list[int], list[int]]:
     """The rows without `count` of them drawn at random, and those; both in the order given."""
     if not 0 <= count < len(rows):
-        raise DataError(f"cannot hold {count} of {len(rows)} pictures out for {purpose[0]}: some must be left")
+        raise DataError(f"cannot hold {count} of {len(rows)} images out for {purpose[0]}: some must be left")
     drawn = set(shuffled(rows, *purpose)[:count])
     return [row for row in rows if row not in drawn], [row for row in rows if row in drawn]
 
@@ -53,11 +53,11 @@ def hold_out_each(rows: Rows, count: int, purpose: str, seed: int) -> tuple[dict
 
 
 def apportion(sizes: Mapping[int, int], total: int) -> dict[int, int]:
-    """`total` shared out in proportion to the sizes, in whole numbers; the largest remainders are rounded up."""
-    whole = sum(sizes.values())
-    if not 0 <= total <= whole:
-        raise DataError(f"cannot draw {total} of {whole} pictures")
-    exact = {label: divmod(size * total, max(1, whole)) for label, size in sizes.items()}
+    """`total` shared out in proportion to the sizes, in integers; the largest remainders are rounded up."""
+    available = sum(sizes.values())
+    if not 0 <= total <= available:
+        raise DataError(f"cannot draw {total} of {available} images")
+    exact = {label: divmod(size * total, max(1, available)) for label, size in sizes.items()}
     left = total - sum(quota for quota, _ in exact.values())
     favoured = sorted(exact, key=lambda label: (-exact[label][1], label))[:left]
     return {label: quota + (label in favoured) for label, (quota, _) in exact.items()}
@@ -76,15 +76,15 @@ def draw(rows: Rows, counts: Sequence[int], *purpose: int | str) -> list[list[in
     return drawn
 
 
-def divide(pictures: Pictures, test: int, seeds: Seeds) -> tuple[Pictures, Pictures]:
-    """Pictures without an official test set, divided into training and `test` test pictures a class."""
-    kept, held = hold_out_each(pictures.rows_by_class(), test, "test", seeds.split)
-    return pictures.take(_joined(kept.values())), pictures.take(_joined(held.values()))
+def divide(samples: LabelledImages, test: int, seeds: Seeds) -> tuple[LabelledImages, LabelledImages]:
+    """Images without an official test set, divided into training and `test` test images a class."""
+    kept, held = hold_out_each(samples.rows_by_class(), test, "test", seeds.split)
+    return samples.take(_joined(kept.values())), samples.take(_joined(held.values()))
 
 
 def split_by_class(
-    train: Pictures,
-    test: Pictures,
+    train: LabelledImages,
+    test: LabelledImages,
     *,
     name: str,
     tasks: int,
@@ -96,8 +96,8 @@ def split_by_class(
 ) -> TaskSequence:
     """The classes in a random order, cut into `tasks` groups of equal size: tasks that share no class.
 
-    `validation` pictures of each class are held out for validation. Not `stratified`, as the paper's authors do it,
-    as many are drawn from all of a task's pictures instead, and classes differ in how many they give.
+    `validation` images of each class are held out for validation. Not `stratified`, as the paper's authors do it,
+    as many are drawn from all of a task's images instead, and classes differ in how many they give.
     """
     train_rows, test_rows = train.rows_by_class(), test.rows_by_class()
     made: list[tuple[Task, Batches]] = []
@@ -116,8 +116,8 @@ def split_by_class(
 
 
 def draw_by_class(
-    train: Pictures,
-    test: Pictures,
+    train: LabelledImages,
+    test: LabelledImages,
     *,
     name: str,
     tasks: int,
@@ -125,21 +125,28 @@ def draw_by_class(
     seeds: Seeds,
     normalise: Normalisation,
     class_names: Sequence[str],
+    where: str,
 ) -> TaskSequence:
-    """Like `split_by_class` for classes of unequal size: a fixed number is drawn for each task, not for each class."""
+    """Like `split_by_class` for classes of unequal size: a fixed number is drawn for each task, not for each class.
+
+    `where` names the data in messages.
+    """
     train_rows, test_rows = train.rows_by_class(), test.rows_by_class()
     made: list[tuple[Task, Batches]] = []
     for group in _class_groups(len(class_names), tasks, seeds):
         of_group, tested_of_group = ({label: rows[label] for label in group} for rows in (train_rows, test_rows))
-        kept, held = draw(of_group, (counts.train, counts.validation), "training", seeds.split)
-        (tested,) = draw(tested_of_group, (counts.test,), "test", seeds.split)
+        try:
+            kept, held = draw(of_group, (counts.train, counts.validation), "training", seeds.split)
+            (tested,) = draw(tested_of_group, (counts.test,), "test", seeds.split)
+        except DataError as error:
+            raise DataError(f"{where}: too few images for task {len(made) + 1} of {name}: {error}") from None
         parts = _parts(train, kept, held, test, tested, seeds, *group)
         made.append(make_task(len(made), ",".join(class_names[label] for label in group), group, parts, normalise))
     return make_sequence(name, made, train.shape, similar=False)
 
 
 def split_by_view(
-    views: Mapping[str, Pictures],
+    views: Mapping[str, LabelledImages],
     *,
     name: str,
     train: int,
@@ -148,9 +155,9 @@ def split_by_view(
     seeds: Seeds,
     normalise: Normalisation,
 ) -> TaskSequence:
-    """One task for each view of the same pictures, in a random order: similar tasks with the same classes.
+    """One task for each view of the same images, in a random order: similar tasks with the same classes.
 
-    The pictures are divided once for all views: a picture that is tested in one task is trained on in none. Of those
+    The images are divided once for all views: an image that is tested in one task is trained on in none. Of those
     to train on, each view draws its own, `train` of each class.
     """
     some_view = next(iter(views.values()))
@@ -167,11 +174,11 @@ def split_by_view(
 
 
 class User(NamedTuple):
-    """One person's pictures (or one pool of people's), and how many of them to use."""
+    """One person's images (or one pool of people's), and how many of them to use."""
 
     name: str
-    train: Pictures
-    test: Pictures
+    train: LabelledImages
+    test: LabelledImages
     counts: Counts
 
 
@@ -190,19 +197,19 @@ def split_by_user(
 
 
 class Given(NamedTuple):
-    """A task as somebody laid it out: divided, or not yet."""
+    """A task as its author divided it; validation and test set may be missing."""
 
     name: str
     classes: int
-    train: Pictures
-    validation: Pictures | None
-    test: Pictures | None
+    train: LabelledImages
+    validation: LabelledImages | None
+    test: LabelledImages | None
 
 
 def split_as_given(
     tasks: Sequence[Given], *, name: str, similar: bool, seeds: Seeds, normalise: Normalisation
 ) -> TaskSequence:
-    """The tasks in the order given. What is missing of test and validation is held out of the training pictures."""
+    """The tasks in the order given. What is missing of test and validation is held out of the training images."""
     made: list[tuple[Task, Batches]] = []
     for place, task in enumerate(tasks):
         rest, test = _own_or_held_out(task.train.rows_by_class(), task, "test", seeds)
@@ -215,7 +222,7 @@ def split_as_given(
 
 def _own_or_held_out(rows: Rows, task: Given, which: str, seeds: Seeds) -> tuple[Rows, Part]:
     """The rows that are left for training, and the test or validation set."""
-    own: Pictures | None = getattr(task, which)
+    own: LabelledImages | None = getattr(task, which)
     if own is not None:
         return rows, Part(own, _joined(own.rows_by_class().values()))
     share = TEST_SHARE if which == "test" else VALIDATION_SHARE
@@ -238,15 +245,15 @@ def _class_groups(classes: int, tasks: int, seeds: Seeds) -> Iterator[list[int]]
 
 
 def _parts(
-    train: Pictures,
+    train: LabelledImages,
     kept: Sequence[int],
     held: Sequence[int],
-    test: Pictures,
+    test: LabelledImages,
     tested: Sequence[int],
     seeds: Seeds,
     *who: int | str,
 ) -> Parts:
-    """The training pictures are shuffled once, because the paper's training loop never does."""
+    """The training images are shuffled once, because the paper's training loop never does."""
     order = shuffled(kept, "training order", seeds.split, *who)
     return Parts(Part(train, order), Part(train, held), Part(test, tested))
 

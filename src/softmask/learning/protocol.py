@@ -105,9 +105,7 @@ def _learn_stage(
     method.learn(task, fitter)
     fitter.close()
     learned = time.monotonic()
-    method.eval()
-    facts = _end_task(method, task)
-    method.zero_grad(set_to_none=True)
+    facts = end_task(method, task)
     journal.event(
         "task",
         task=task.id,
@@ -122,7 +120,9 @@ def _learn_stage(
     )
 
 
-def _end_task(method: Method, task: Task) -> dict[str, Any]:
+def end_task(method: Method, task: Task) -> dict[str, Any]:
+    """Importance, masks and whatever else a method computes once a task is learned; returns the facts it reports."""
+    method.eval()
     try:
         facts = method.end_task(task) or {}
     except FloatingPointError as error:  # finite losses, but a gradient that is not
@@ -133,6 +133,7 @@ def _end_task(method: Method, task: Task) -> dict[str, Any]:
         except (TypeError, ValueError) as error:
             told = f"{type(method).__name__}.end_task returned a fact {name!r} that cannot be written down: {error}"
             raise SoftmaskError(f"{told}; facts are numbers, text, lists and dictionaries") from None
+    method.zero_grad(set_to_none=True)
     return facts
 
 
@@ -145,8 +146,9 @@ def _measure(
     tests: Sequence[Batches] | None,
 ) -> None:
     """One row of the accuracy matrix: every task learned so far is evaluated again, never copied."""
+    validation = {task.id: task.val for task in tasks}  # a model folder has the data of its newest task only
     for i in learned:
-        measured = {"validation": accuracy(method, tasks[i].val, i)}
+        measured = {"validation": accuracy(method, validation[i], i)}
         if tests is not None:
             measured["test"] = accuracy(method, tests[i], i)
         journal.event("accuracy", after=after, task=i, **measured)

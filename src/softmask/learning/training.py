@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from softmask.learning.settings import new_field
 
@@ -48,6 +48,14 @@ class Training:
     augment: Literal["none", "crop-flip"] = new_field("none")
     """`crop-flip`: each training image is moved by up to an eighth of its size and flipped left to right with
     probability 1/2, in the training loop alone. The paper uses none."""
+
+    given: ClassVar[frozenset[str]] = frozenset()
+    """Names of the fields that were passed when this object was made: a model folder has defaults of its own."""
+
+    def __new__(cls, *values: Any, **named: Any) -> Training:
+        made = super().__new__(cls)
+        object.__setattr__(made, "given", frozenset([*list(cls.__dataclass_fields__)[: len(values)], *named]))
+        return made
 
     def __post_init__(self) -> None:
         for name in ("lr", "lr_min", "patience", "epochs", "batch", "joint_batch"):

@@ -33,8 +33,8 @@ class SPGFI(SPG):
         fisher_batch: int = 20
         """Images over which a gradient is averaged before it is squared. Default: as in EWC."""
         squashing: Literal["standardise", "maximum", "spread"] = "standardise"
-        """How F of a tensor is mapped to 0..1: as in SPG, F / max F, or tanh(F / std F). Default: ours; the paper does not
-        say."""
+        """How F of a tensor is mapped to 0..1: as in SPG, F / max F, or tanh(F / std F). Default:
+        ours; the paper does not say."""
 
         def __post_init__(self) -> None:
             require_above_zero(self, "fisher_batch")

@@ -1,4 +1,4 @@
-"""What a model learns from and answers about: folders of pictures, torch datasets, tensors."""
+"""The data of a model: folders of images, torch datasets, tensors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from PIL import Image
 from torch import Tensor
 
 from softmask.errors import DataError, DataErrors, Problems
-from softmask.images.decoding import any_kind, decode, in_colour, known_endings, read_picture
-from softmask.images.folders import is_divided, pictures_below, require_parts_only
-from softmask.images.labelled import whole
+from softmask.images.decoding import any_kind, decode, in_colour, known_endings, read_image
+from softmask.images.folders import images_below, is_divided, no_images, require_parts_only
+from softmask.images.labelled import integer_label
 from softmask.images.splitting import VALIDATION_SHARE, hold_out, shuffled
 from softmask.learning.task import Batches, Normalisation
 from softmask.models.description import MOST_CLASSES, check_name
@@ -26,24 +26,24 @@ from softmask.models.description import MOST_CLASSES, check_name
 Shape = tuple[int, ...]
 Source = Any
 """A folder, `(x, y)` tensors, or a dataset of `(x, y)` pairs."""
-AT_ONCE = 256
+BATCH = 256
 MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Inputs with the positions of their classes. Bytes are pictures, not yet normalised."""
+    """Inputs with the positions of their classes. Bytes are pixels, not yet normalised."""
 
     inputs: Tensor
     labels: Tensor
     classes: tuple[str, ...]
 
     def within(self, classes: Sequence[str]) -> Labelled:
-        """The same with classes numbered as another set numbers them."""
+        """The same samples with their classes numbered as in `classes`."""
         position = {name: index for index, name in enumerate(classes)}
         for name in self.classes:
             if name not in position:
-                raise DataError(f"the validation set has the class {name!r}, which the training set has not")
+                raise DataError(f"the validation set has the class {name!r}, but the training set does not")
         order = torch.tensor([position[name] for name in self.classes])
         return Labelled(self.inputs, order[self.labels], tuple(classes))
 
@@ -60,7 +60,7 @@ def kind_of(inputs: Tensor) -> str:
 
 
 def normalise_bytes(inputs: Tensor, normalise: Normalisation | None) -> Normalisation | None:
-    """Bytes are pixels and are normalised; any other numbers are taken as they are."""
+    """Bytes are pixels and are normalised; floats are used as they are."""
     if inputs.dtype != torch.uint8:
         return None
     if normalise is None:
@@ -69,14 +69,23 @@ def normalise_bytes(inputs: Tensor, normalise: Normalisation | None) -> Normalis
 
 
 def read_task(
-    train: Source, val: Source | None, shape: Shape, classes: Sequence[str] | None, purpose: tuple[int, str]
+    train: Source,
+    val: Source | None,
+    shape: Shape,
+    classes: Sequence[str] | None,
+    purpose: tuple[int, str],
+    *,
+    keep_empty_classes: bool = False,
 ) -> tuple[Labelled, Labelled]:
-    """Training and validation set; a tenth of each class is held out where no validation set is given."""
+    """Training and validation set; a tenth of each class is held out where no validation set is given.
+
+    A class without samples is dropped, unless `keep_empty_classes`: a head that was trained elsewhere has it.
+    """
     if isinstance(train, (str, os.PathLike)) and is_divided(Path(train)):
         folder = Path(train)
         require_parts_only(folder)
         train, val = folder / "train", folder / "val" if val is None and (folder / "val").is_dir() else val
-    known = read_labelled(train, shape, classes)
+    known = read_labelled(train, shape, classes, keep_empty_classes)
     if not 2 <= len(known.classes) <= MOST_CLASSES:
         raise DataError(f"a task needs at least two classes and at most {MOST_CLASSES}, found {len(known.classes)}")
     for name in known.classes:  # now, not after training
@@ -92,6 +101,8 @@ def read_task(
     apart: list[int] = []
     for label, name in enumerate(known.classes):
         rows = torch.nonzero(known.labels == label).flatten().tolist()
+        if not rows and keep_empty_classes:
+            continue
         if len(rows) < 2:
             raise DataError(f"class {name!r} has {len(rows)} samples: two are needed, one of them for validation")
         parts = hold_out(rows, max(1, round(VALIDATION_SHARE * len(rows))), "validation", *purpose, label)
@@ -107,7 +118,7 @@ def _require_name(name: str) -> None:
 
 
 def _names_given(train: Source, val: Source, known: Labelled, classes: Sequence[str] | None) -> Sequence[str] | None:
-    """What the labels of a validation set are positions in; None where they are told by value, as those of training."""
+    """The class names that the labels of a validation set count in; None where classes are known by label value."""
     if isinstance(val, (str, os.PathLike)):
         return None
     if classes:
@@ -124,7 +135,9 @@ def _is_pair(source: Source) -> bool:
     return isinstance(source, (tuple, list)) and len(source) == 2 and all(isinstance(part, Tensor) for part in source)
 
 
-def read_labelled(source: Source, shape: Shape, classes: Sequence[str] | None = None) -> Labelled:
+def read_labelled(
+    source: Source, shape: Shape, classes: Sequence[str] | None = None, keep_empty_classes: bool = False
+) -> Labelled:
     if isinstance(source, (str, os.PathLike)):
         if classes is not None:
             raise DataError("a folder names its classes itself: leave `classes` out")
@@ -134,21 +147,22 @@ def read_labelled(source: Source, shape: Shape, classes: Sequence[str] | None = 
     else:
         inputs, labels = _gathered(source, shape)
         classes = classes or _names_of(source)
-    return _numbered(_checked(inputs, shape), labels, classes)
+    return _numbered(_checked(inputs, shape), labels, classes, keep_empty_classes)
 
 
-def _numbered(inputs: Tensor, labels: Tensor, classes: Sequence[str] | None) -> Labelled:
+def _numbered(inputs: Tensor, labels: Tensor, classes: Sequence[str] | None, keep_empty: bool) -> Labelled:
     if labels.dim() != 1 or labels.is_floating_point() or len(labels) != len(inputs):
-        raise DataError(f"expected {len(inputs)} whole numbers as labels, not {tuple(labels.shape)} {labels.dtype}")
+        raise DataError(f"expected {len(inputs)} integer labels, not {tuple(labels.shape)} {labels.dtype}")
     if not len(labels):
         raise DataError("there are no samples")
     found, positions = labels.to(torch.int64).cpu().unique(return_inverse=True)
     if classes is None:
         return Labelled(inputs, positions, tuple(str(value) for value in found.tolist()))
     if int(found[0]) < 0 or int(found[-1]) >= len(classes):
-        raise DataError(f"labels from {int(found[0])} to {int(found[-1])} do not fit {len(classes)} names of classes")
-    used = found.tolist()  # a class without samples has nothing to teach
-    return Labelled(inputs, positions, tuple(str(classes[value]) for value in used))
+        raise DataError(f"labels from {int(found[0])} to {int(found[-1])} do not fit {len(classes)} class names")
+    if keep_empty:
+        return Labelled(inputs, labels.to(torch.int64).cpu(), tuple(map(str, classes)))
+    return Labelled(inputs, positions, tuple(str(classes[value]) for value in found.tolist()))
 
 
 def _checked(inputs: Tensor, shape: Shape) -> Tensor:
@@ -165,13 +179,15 @@ def _checked(inputs: Tensor, shape: Shape) -> Tensor:
 
 def _gathered(source: Iterable[Any], shape: Shape) -> tuple[Tensor, Tensor]:
     """All samples of a dataset, each taken once: an augmentation in it is drawn once."""
+    if source is None or isinstance(source, (Tensor, np.ndarray)):
+        raise DataError("labels are missing: give a folder of class folders, (x, y) tensors or a dataset of pairs")
     inputs: list[Tensor] = []
     labels: list[int] = []
     try:
         pairs: Iterable[Any] = source if hasattr(source, "__iter__") else (source[i] for i in range(len(source)))  # type: ignore[index,arg-type]
         for x, y in pairs:
             inputs.append(_pixels(np.asarray(in_colour(x)), shape) if isinstance(x, Image.Image) else _tensor(x))
-            labels.append(whole(y))
+            labels.append(integer_label(y))
     except (TypeError, ValueError) as error:
         raise DataError(f"expected a folder, (x, y) tensors or a dataset of (x, y) pairs: {error}") from None
     if not inputs:
@@ -183,29 +199,29 @@ def _gathered(source: Iterable[Any], shape: Shape) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(x: Any) -> Tensor:
-    """An array may be a view that torch cannot share, as one with its colours turned round."""
+    """An array may be a view that torch cannot share, such as one with its channels reversed."""
     return x if isinstance(x, Tensor) else torch.as_tensor(np.ascontiguousarray(x))
 
 
 def _names_of(source: Any) -> Sequence[str] | None:
-    """torchvision's datasets tell the names of their classes."""
+    """torchvision's datasets know the names of their classes."""
     names = getattr(source, "classes", None)
     return names if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names) else None
 
 
 def _read_folder(folder: Path, shape: Shape) -> Labelled:
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; expected a folder with one folder of pictures for each class")
+        raise DataError(f"{folder}: no such folder; expected a folder with one folder of images for each class")
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(classes) < 2:
-        raise DataError(f"{folder}: {len(classes)} folders in it; expected one folder of pictures for each class")
+        raise DataError(f"{folder}: {len(classes)} folders in it; expected one folder of images for each class")
     if beside := sum(path.is_file() and path.suffix.lower() in known_endings() for path in folder.iterdir()):
-        warnings.warn(f"{folder}: pictures beside the folders of classes are left out: {beside}", stacklevel=2)
+        warnings.warn(f"{folder}: {beside} images beside the class folders are ignored", stacklevel=2)
     files, labels = [], []
     for label, name in enumerate(classes):
-        found = pictures_below(folder / name)
+        found = images_below(folder / name)
         if not found:
-            raise DataError(f"{folder / name}: no pictures")
+            raise no_images(folder / name)
         files += found
         labels += [label] * len(found)
     images = _read_all(files, shape)
@@ -213,76 +229,76 @@ def _read_folder(folder: Path, shape: Shape) -> Labelled:
 
 
 def _read_all(files: Sequence[str], shape: Shape) -> list[Tensor]:
-    """All pictures, or all that are damaged, so that they can be mended at once."""
+    """All images, or one error that names every damaged file."""
     problems, images = Problems(), []
     try:
         for path in files:
             with problems.collected():
-                images.append(read_image(path, shape))
+                images.append(load_image(path, shape))
         problems.raise_any()
     except DataErrors as error:
         others = [told.split(": ")[0] for told in error.problems[1:MOST_NAMED]]
-        more = f"; so are {len(error.problems) - 1} more: {', '.join(others)}" if others else ""
+        more = f"; {len(error.problems) - 1} more: {', '.join(others)}" if others else ""
         raise DataError(error.problems[0] + more) from None
     return images
 
 
-def read_image(path: str, shape: Shape) -> Tensor:
-    """A picture as the model takes it."""
-    _, height, width = _picture_shape(shape)
-    where, content = read_picture(path)
+def load_image(path: str, shape: Shape) -> Tensor:
+    """An image file as a tensor of the model's shape."""
+    _, height, width = _image_shape(shape)
+    where, content = read_image(path)
     return _pixels(decode(content, where, any_kind(), (height, width)).transpose(1, 2, 0), shape)
 
 
 def _pixels(colour: np.ndarray[Any, Any], shape: Shape) -> Tensor:
     """From height x width x RGB bytes to the model's shape."""
-    channels, height, width = _picture_shape(shape)
-    picture = Image.fromarray(np.ascontiguousarray(colour)).convert("L" if channels == 1 else "RGB")
-    if picture.size != (width, height):
-        picture = picture.resize((width, height), Image.Resampling.BICUBIC)
-    pixels = torch.from_numpy(np.array(picture))
+    channels, height, width = _image_shape(shape)
+    image = Image.fromarray(np.ascontiguousarray(colour)).convert("L" if channels == 1 else "RGB")
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+    pixels = torch.from_numpy(np.array(image))
     return pixels.unsqueeze(0) if channels == 1 else pixels.permute(2, 0, 1).contiguous()
 
 
-def _picture_shape(shape: Shape) -> tuple[int, int, int]:
+def _image_shape(shape: Shape) -> tuple[int, int, int]:
     if len(shape) != 3 or shape[0] not in (1, 3):
-        raise DataError(f"pictures need a model for inputs (1 or 3, height, width), this one takes {shape}")
+        raise DataError(f"images need a model with input shape (1 or 3, height, width), this one has {shape}")
     return shape[0], shape[1], shape[2]
 
 
 def read_inputs(
     source: Source, shape: Shape, damaged: Callable[[str], None] | None = None
 ) -> Iterator[tuple[list[str], Tensor]]:
-    """What is to be predicted, in portions, with names: paths of pictures, or positions.
+    """Inputs to predict, in batches, with their names: paths of images, or positions.
 
-    A picture that cannot be read is told to `damaged` and left out; where there is nobody to tell, it is an error.
+    An image that cannot be read is an error, or its message is passed to `damaged` and it is left out.
     """
     if isinstance(source, np.ndarray):
         try:
             source = _tensor(source)
         except TypeError as error:
-            raise DataError(f"a model predicts from numbers or pictures: {error}") from None
+            raise DataError(f"expected numbers or images: {error}") from None
     if isinstance(source, Tensor):
         inputs = _checked(source if source.dim() > len(shape) else source.unsqueeze(0), shape)
-        for start in range(0, len(inputs), AT_ONCE):
-            part = inputs[start : start + AT_ONCE]
+        for start in range(0, len(inputs), BATCH):
+            part = inputs[start : start + BATCH]
             yield [str(start + index) for index in range(len(part))], part
         return
     files: list[str] = []
     paths = [source] if isinstance(source, (str, os.PathLike)) else source
     if not isinstance(paths, Sequence) or not all(isinstance(path, (str, os.PathLike)) for path in paths):
-        raise DataError("a model predicts from a tensor of inputs, a picture, a folder, or a list of such paths")
+        raise DataError("expected a tensor of inputs, an image file, a folder, or a list of such paths")
     for path in paths:
-        found = pictures_below(Path(path)) if Path(path).is_dir() else [str(path)]
+        found = images_below(Path(path)) if Path(path).is_dir() else [str(path)]
         if not found:
-            raise DataError(f"{path}: no pictures")
+            raise no_images(Path(path))
         files += found
-    for start in range(0, len(files), AT_ONCE):
+    for start in range(0, len(files), BATCH):
         names: list[str] = []
         images: list[Tensor] = []
-        for path in files[start : start + AT_ONCE]:
+        for path in files[start : start + BATCH]:
             try:
-                images.append(read_image(path, shape))
+                images.append(load_image(path, shape))
                 names.append(path)
             except DataError as error:
                 if damaged is None:

@@ -1,10 +1,11 @@
-"""What a model folder says of itself: `config.json`, checked field by field before anything follows from it."""
+"""The description of a model, `config.json`: checked field by field before it is used."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,16 +19,16 @@ from softmask.storage.reading import too_many_brackets
 FORMAT = 1
 LARGEST_SIDE, MOST_CLASSES, MOST_TASKS, LONGEST_NAME = 4096, 100_000, 10_000, 200
 MOST_PROBED = 1_000_000
-SMALLEST_SPREAD = 1e-6  # of pictures, whose values lie in 0..1: divided by less, they would leave the range of floats
+SMALLEST_SPREAD = 1e-6  # of pixels in 0..1: divided by less, they would overflow
 
 
 class DescriptionError(SoftmaskError):
-    """A description that cannot be that of a model."""
+    """A description that is not valid."""
 
 
 @dataclass(frozen=True)
 class KnownTask:
-    """A task that the model has learned, as it was when it was learned."""
+    """A task that the model has learned, and facts from the end of its training."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
@@ -41,12 +42,12 @@ class KnownTask:
     seconds: float
     learned: str
     """When, in UTC."""
-    room: float | None
-    """The share of an update that the average parameter kept afterwards; None if the method has no such mask."""
+    free_capacity: float | None
+    """One minus the mean importance, afterwards; None for a method without a soft mask."""
     probe: int = 0
-    """How many validation samples were kept, to see later whether answers change."""
+    """Number of validation samples that were kept, to see later whether answers change."""
     inputs: str = ""
-    """`bytes`, which are normalised, or `floats`, which are taken as they are; empty where it was not noted."""
+    """`bytes`, which are normalised, or `floats`, which are used as they are; empty in old folders."""
 
     def __post_init__(self) -> None:
         check_name(self.name, "a task's name")
@@ -57,28 +58,30 @@ class KnownTask:
             raise ValueError(f"task {self.name!r} needs 2 to {MOST_CLASSES} classes, no two of one name")
         if self.samples < 1 or self.epochs < 0 or not 0 <= self.probe <= MOST_PROBED:
             raise ValueError(f"task {self.name!r}: a count is out of range")
-        if not all(0 <= share <= 1 for share in (self.accuracy, self.room or 0)) or not math.isfinite(self.seconds):
-            raise ValueError(f"task {self.name!r}: its accuracy, room or time is out of range")
+        if not all(0 <= share <= 1 for share in (self.accuracy, self.free_capacity or 0)) or not math.isfinite(
+            self.seconds
+        ):
+            raise ValueError(f"task {self.name!r}: its accuracy, free capacity or time is out of range")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything about a model but its numbers. Replaced as a whole by every `learn`: this is what makes it happen."""
+    """Everything about a model but its state. Replacing it as a whole is what makes a `learn` happen."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
     network: str
-    """`alexnet`, `resnet18`, `mlp`, or `module:function` of one's own."""
+    """`alexnet`, `resnet18`, `mlp`, or a custom `module:function`."""
     input_shape: tuple[int, ...]
     width: float = 1.0
     method: str = "spg"
     settings: dict[str, Any] = field(default_factory=dict)
     seed: int = 1
     mean: tuple[float, ...] = ()
-    """Per channel, for pictures and other bytes; numbers that are no bytes are taken as they are."""
+    """Per channel, for images and other bytes; floats are used as they are."""
     std: tuple[float, ...] = ()
     generation: int = 0
-    """Names the file with the numbers."""
+    """Names the file with the state."""
     tasks: tuple[KnownTask, ...] = ()
 
     def __post_init__(self) -> None:
@@ -107,16 +110,36 @@ class ModelConfig:
 
 
 def default_normalisation(input_shape: tuple[int, ...]) -> Normalisation | None:
-    """For pictures: the same constants for every task, so that tasks share what the first layers see."""
+    """For images: the same constants for every task, so that all tasks look alike to the first layers."""
     if len(input_shape) != 3:
         return None
     return COLOUR if input_shape[0] == 3 else Normalisation((0.5,) * input_shape[0], (0.25,) * input_shape[0])
 
 
+def new_config(
+    *,
+    input_shape: Sequence[int],
+    width: float,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    **others: Any,
+) -> ModelConfig:
+    """The description of a model without tasks; `mean` and `std` are those of `default_normalisation` if not given."""
+    shape = tuple(int(side) for side in input_shape)
+    if (mean is None) != (std is None):
+        raise DescriptionError("give mean and std together, one value for each channel")
+    mean, std = (mean, std) if mean is not None else default_normalisation(shape) or ((), ())
+    try:
+        means, deviations = tuple(map(float, mean)), tuple(map(float, std or ()))
+        return ModelConfig(input_shape=shape, width=float(width), mean=means, std=deviations, **others)
+    except ValueError as error:
+        raise DescriptionError(str(error)) from None
+
+
 def parse_config(text: str, where: str) -> ModelConfig:
-    """What a file says, or one line on why it is no description of a model."""
+    """The description in a file, or one line on why it is not valid."""
     if too_many_brackets(text):
-        raise DescriptionError(f"{where}: refused, it has far more lists than a description of its length")
+        raise DescriptionError(f"{where}: refused, it has far too many lists for a description of its length")
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -126,6 +149,9 @@ def parse_config(text: str, where: str) -> ModelConfig:
         raise DescriptionError(f"{where}: not the description of a softmask model")
     if found > FORMAT:
         raise DescriptionError(f"{where}: format {found}, from a later release; this one reads up to {FORMAT}: update")
+    for task in raw["tasks"] if isinstance(raw.get("tasks"), list) else ():
+        if isinstance(task, dict) and "room" in task:  # its name in folders of version 0.1
+            task["free_capacity"] = task.pop("room")
     try:
         return TypeAdapter(ModelConfig).validate_json(json.dumps(raw), strict=True)
     except (ValidationError, RecursionError, ValueError) as error:

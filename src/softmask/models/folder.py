@@ -1,12 +1,12 @@
-"""The files of a model. A generation of numbers is written aside, and the description that names it replaces the last.
+"""The files of a model. A generation is written beside the last, and a new description then names it.
 
-    config.json                      what the model is, which tasks it knows, which generation counts
+    config.json                      network, method, tasks, number of the current generation
     generation-000003.safetensors    weights, importance, one head a task
-    probe-000.safetensors            kept samples of a task with the answers of that day, if it was asked for
-    history.jsonl                    what happened, a line each
+    probe-000.safetensors            kept samples of a task with the answers at that time, if asked for
+    history.jsonl                    a log for people, one line an event
 
-Whoever made a folder may be hostile or mistaken: links are refused, names of files never come from inside, and nothing
-is read into memory before names, shapes and sizes are known to be those of the network that the description tells of.
+A folder may be damaged or hostile: links are refused, file names never come from its content, and nothing is read into
+memory before its names, shapes and sizes are those of the network in the description.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DTYPES |= {"BOOL": "torch.bool", "C64": "torch.complex64", "U16": "torch.uint16"
 
 
 class ModelFolderError(SoftmaskError):
-    """A folder that is no model, or not a sound one."""
+    """A folder that is not a model, or a damaged one."""
 
 
 class ModelFolder:
@@ -53,8 +53,8 @@ class ModelFolder:
     def history(self) -> Path:
         return self.path / "history.jsonl"
 
-    def numbers(self, generation: int) -> Path:
-        return self.path / f"generation-{generation:06d}.safetensors"
+    def generation(self, number: int) -> Path:
+        return self.path / f"generation-{number:06d}.safetensors"
 
     def probe(self, task: int) -> Path:
         return self.path / f"probe-{task:03d}.safetensors"
@@ -67,35 +67,37 @@ class ModelFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if self.exists():
             raise ModelFolderError(f"{self.path} holds a model already: open it, or take another folder")
-        strangers = [name for name in os.listdir(self.path) if not OURS.fullmatch(name) and name not in LEASE]
-        if strangers:
-            raise ModelFolderError(f"{self.path} is not empty (it holds {strangers[0]!r}): take a folder of its own")
+        foreign = [name for name in os.listdir(self.path) if not OURS.fullmatch(name) and name not in LEASE]
+        if foreign:
+            raise ModelFolderError(f"{self.path} is not empty (it holds {foreign[0]!r}): take a folder of its own")
 
     def read_config(self) -> ModelConfig:
         if not self.path.is_dir():
-            raise ModelFolderError(f"{self.path}: no such model; `softmask learn {self.path} PICTURES` makes one")
+            raise ModelFolderError(f"{self.path}: no such model; `softmask learn {self.path} IMAGES` makes one")
         file = self.path / "config.json"
         if not self.exists():
-            raise ModelFolderError(f"{self.path} is no model: it has no config.json")
+            raise ModelFolderError(f"{self.path} is not a model: it has no config.json")
         size = require_plain(file)
         if size > LARGEST_CONFIG:
             raise ModelFolderError(f"{file}: {size} bytes are too many for a description")
         try:
             return parse_config(file.read_text(encoding="utf-8"), str(file))
         except (DescriptionError, UnicodeDecodeError) as error:
-            raise ModelFolderError(str(error) if isinstance(error, DescriptionError) else f"{file}: no text") from None
+            raise ModelFolderError(
+                str(error) if isinstance(error, DescriptionError) else f"{file}: not UTF-8 text"
+            ) from None
 
-    def read_numbers(self, generation: int, expected: Mapping[str, Any]) -> dict[str, Any]:
-        """The state of a generation, if it has exactly the names, shapes and kinds of `expected`."""
-        file = self.numbers(generation)
+    def read_generation(self, number: int, expected: Mapping[str, Any]) -> dict[str, Any]:
+        """The state of a generation, which must have exactly the names, shapes and types of `expected`."""
+        file = self.generation(number)
         state = read_checked(file, expected)
         meant = dict(leaves(expected))
         for place, tensor in leaves(state):
             if isinstance(tensor, Tensor) and tensor.is_floating_point():
                 if not _as_finite_as(tensor, meant[place]):
-                    raise ModelFolderError(f"{file}: {place} holds numbers that are not finite")
+                    raise ModelFolderError(f"{file}: {place} holds values that are not finite")
                 if "/importance/" in place and not ((tensor >= 0) & (tensor <= 1)).all():
-                    raise ModelFolderError(f"{file}: {place} does not lie in 0..1")
+                    raise ModelFolderError(f"{file}: {place} must be in 0..1")
         return state
 
     def commit(
@@ -106,13 +108,13 @@ class ModelFolder:
         What could not be opened again is not committed: it is read back while the old generation is still there, and
         compared with what it will be compared with then (`expected`).
         """
-        numbers = self.numbers(config.generation)
+        file = self.generation(config.generation)
         try:
             parse_config(json.dumps(config.to_dict()), "its new description")
-            write_state(numbers, dict(state))
-            self.read_numbers(config.generation, expected)
+            write_state(file, dict(state))
+            self.read_generation(config.generation, expected)
         except (DescriptionError, ModelFolderError) as error:
-            numbers.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
             raise ModelFolderError(f"{self.path} is as it was, since it could not be opened again: {error}") from None
         write_json(self.path / "config.json", config.to_dict())
         try:
@@ -135,8 +137,8 @@ class ModelFolder:
         return False
 
     def tidy(self, config: ModelConfig) -> None:
-        """Removes earlier generations and what killed processes left. Only for whoever may write."""
-        wanted = {self.numbers(config.generation).name, *(self.probe(i).name for i in range(len(config.tasks)))}
+        """Removes earlier generations and leftovers of killed processes. The caller must hold the lease."""
+        wanted = {self.generation(config.generation).name, *(self.probe(i).name for i in range(len(config.tasks)))}
         for name in os.listdir(self.path):
             if OURS.fullmatch(name) and name not in wanted:
                 try:
@@ -162,17 +164,17 @@ def require_plain(file: Path) -> int:
     try:
         facts = os.lstat(file)
     except FileNotFoundError:
-        raise ModelFolderError(f"{file} is missing: the model is not whole") from None
+        raise ModelFolderError(f"{file} is missing: the model is incomplete") from None
     if not stat.S_ISREG(facts.st_mode):
         raise ModelFolderError(f"{file}: refused, it is not a plain file")
     return facts.st_size
 
 
 def leaves(state: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Everything in nested dictionaries by its path, in the way of `write_state`."""
+    """Everything in nested dictionaries by the name that it has in a state file."""
     if isinstance(state, Mapping):
         for key, value in state.items():
-            yield from leaves(value, f"{place}/{key}")
+            yield from leaves(value, f"{place}/{key}" if place else str(key))
     else:
         yield place, state
 
@@ -201,8 +203,8 @@ def read_checked(file: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _same(place: str, found: Any, wanted: Any) -> bool:
-    """A network of one's own may have extra state that changes as it learns; all else the description decides."""
-    return type(found) is type(wanted) if place.startswith("/backbone.") else bool(found == wanted)
+    """A custom network may have extra state that changes as it learns; all else follows from the description."""
+    return type(found) is type(wanted) if place.startswith("backbone.") else bool(found == wanted)
 
 
 def _nested_alike(found: Any, wanted: Any) -> bool:
@@ -213,7 +215,7 @@ def _nested_alike(found: Any, wanted: Any) -> bool:
 
 
 def _as_finite_as(tensor: Tensor, meant: Tensor) -> bool:
-    """Finite, or infinite just where a network of one's own is so from the start, as a causal mask may be."""
+    """Finite, or infinite exactly where a custom network is so from the start, as a causal mask may be."""
     finite = tensor.isfinite()
     if finite.all():
         return True
@@ -223,7 +225,8 @@ def _as_finite_as(tensor: Tensor, meant: Tensor) -> bool:
 def _header(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     try:
         with safe_open(file, framework="pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (not a dictionary)
+            # In files of version 0.1 every name begins with a slash.
+            slices = {n.removeprefix("/"): opened.get_slice(n) for n in opened.keys()}  # noqa: SIM118 (not a dictionary)
             return {n: (tuple(s.get_shape()), DTYPES.get(s.get_dtype(), "?")) for n, s in slices.items()}
     except (OSError, SafetensorError, ValueError) as error:
         raise ModelFolderError(f"{file}: not readable as safetensors ({str(error)[:150]})") from None

@@ -1,34 +1,43 @@
-"""What can be told about a model without any data but what it kept."""
+"""Inspecting a model: its tasks, its free capacity, and how its answers to kept samples change."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from softmask.models.description import KnownTask
+import torch
+from torch import Tensor
 
-LITTLE_ROOM = 0.1
+from softmask.errors import SoftmaskError
+from softmask.learning.task import Task
+from softmask.models.description import KnownTask, ModelConfig
+from softmask.models.folder import ModelFolder, ModelFolderError, read_checked
+from softmask.storage.state_file import write_state
+
+LITTLE_CAPACITY = 0.1
+Answer = Callable[[Tensor, int], Tensor]
+"""Probabilities of a task's classes for some inputs."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How a task's kept samples are answered now, against the day on which it was learned."""
+    """How the answers to the kept samples of a task have changed since it was learned."""
 
     task: str
     samples: int
     accuracy_then: float
     accuracy_now: float
     changed: float
-    """Share of samples whose answer is another one."""
+    """Share of samples whose predicted class has changed."""
     moved: float
     """Mean absolute change of the probabilities."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Tasks, importance by layer, room left, size."""
+    """Tasks, importance by layer, free capacity, size."""
 
     path: str
     network: str
@@ -38,27 +47,75 @@ class Inspection:
     bytes: int
     tasks: Sequence[KnownTask]
     importance: dict[str, float]
-    """Mean by layer; empty for a method without a mask."""
-    room: float | None
+    """Mean by layer; empty for a method without a soft mask."""
+    free_capacity: float | None
     blocked: float | None
-    """Share of parameters that cannot move at all."""
+    """Share of parameters that cannot change at all."""
     drift: Sequence[Drift] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
 
-def room_warning(tasks: Sequence[KnownTask]) -> str | None:
-    """Told before there is no room at all; None while there is enough, or for a method without a mask."""
-    rooms = [task.room for task in tasks if task.room is not None]
-    if not rooms:
+def capacity_warning(tasks: Sequence[KnownTask]) -> str | None:
+    """A warning before the free capacity is used up; None while there is enough, or for a method without a mask."""
+    free = [task.free_capacity for task in tasks if task.free_capacity is not None]
+    if not free:
         return None
-    room = rooms[-1]
     # The next task may leave the same share of what it finds as the last one did.
-    expected = room * room / rooms[-2] if len(rooms) > 1 and rooms[-2] else room
-    if min(room, expected) >= LITTLE_ROOM:
+    expected = free[-1] ** 2 / free[-2] if len(free) > 1 and free[-2] else free[-1]
+    if min(free[-1], expected) >= LITTLE_CAPACITY:
         return None
     return (
-        f"the network is nearly full: {100 * room:.0f} % of an update is left to the average parameter, so new tasks "
-        "will be learned slowly or badly; a wider network (--width) has more room"
+        f"only {100 * free[-1]:.0f} % of the capacity is free (mean over parameters), so new tasks will be learned "
+        "slowly or badly; a wider network (--width) has more"
     )
+
+
+def keep_probe(folder: ModelFolder, answer: Answer, task: Task, count: int) -> int:
+    """Keeps up to `count` validation samples with the answers of today; returns how many."""
+    rows = torch.linspace(0, task.val.count - 1, min(count, task.val.count)).round().to(torch.int64)
+    inputs, labels = task.val.images[rows], task.val.labels[rows]
+    state = {"inputs": inputs, "labels": labels, "answers": answer(inputs, task.id).clone()}
+    write_state(folder.probe(task.id), state)
+    return len(rows)
+
+
+def measure_drift(folder: ModelFolder, config: ModelConfig, answer: Answer) -> list[Drift]:
+    if not any(task.probe for task in config.tasks):
+        raise SoftmaskError(f"{folder.path} kept no samples: learn with --probe N (probe=N) to keep some of each task")
+    found = []
+    for index, task in enumerate(config.tasks):
+        if task.probe:
+            inputs, labels, then = _read(folder, config, index)
+            now = answer(inputs, index)
+            best_then, best_now = then.argmax(1), now.argmax(1)
+            found.append(
+                Drift(
+                    task=task.name,
+                    samples=len(labels),
+                    accuracy_then=(best_then == labels).double().mean().item(),
+                    accuracy_now=(best_now == labels).double().mean().item(),
+                    changed=(best_then != best_now).double().mean().item(),
+                    moved=(then - now).abs().mean().item(),
+                )
+            )
+    return found
+
+
+def _read(folder: ModelFolder, config: ModelConfig, index: int) -> tuple[Tensor, Tensor, Tensor]:
+    task, file = config.tasks[index], folder.probe(index)
+    failure: ModelFolderError | None = None
+    for kind in (torch.uint8, torch.float32):
+        expected = {
+            "inputs": torch.empty((task.probe, *config.input_shape), dtype=kind, device="meta"),
+            "labels": torch.empty(task.probe, dtype=torch.int64, device="meta"),
+            "answers": torch.empty((task.probe, len(task.classes)), device="meta"),
+        }
+        try:
+            state = read_checked(file, expected)
+            return state["inputs"], state["labels"], state["answers"]
+        except ModelFolderError as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure

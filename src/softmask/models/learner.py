@@ -1,41 +1,52 @@
-"""The methods of the benchmark, for a model whose number of tasks nobody knows beforehand."""
+"""Learning in a model folder: the methods and the protocol of the benchmark, for any number of tasks."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from softmask.core import SoftMask
+from softmask.core import SoftMask, freeze_running_statistics
 from softmask.errors import ConfigError, UnknownName, choices
-from softmask.learning.device import random_apart
+from softmask.learning.device import exact, random_apart
+from softmask.learning.evaluation import accuracy
+from softmask.learning.fit import Fit, State
 from softmask.learning.method import Method
 from softmask.learning.method_registry import METHODS
 from softmask.learning.networks import Backbone
+from softmask.learning.protocol import end_task, learn_sequence
 from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import Seeds, derive
+from softmask.learning.task import Task, avoid_singleton_batch
 from softmask.learning.training import Training
 from softmask.learning.validation import validated
-from softmask.models.description import ModelConfig
+from softmask.models.data import Labelled, kind_of
+from softmask.models.description import KnownTask, ModelConfig
 from softmask.models.folder import ModelFolder, ModelFolderError
-from softmask.models.networks import BUILT_IN, Network, check_trusted, make_backbone
+from softmask.models.networks import BUILT_IN, Network, NetworkError, check_trusted, make_backbone
 
-# Those whose memory does not depend on the number of tasks, and that take the backbone as it is.
+Watch = Callable[[Task, Fit], None]
+# Methods whose state does not depend on the number of tasks, and that take the backbone as it is.
 OPEN_ENDED = ("spg", "spg-no-chi", "spg-no-smh", "spg-hard", "spg-fi", "ewc", "ewc-gi", "si", "ncl")
-# Stops by itself when the validation loss no longer falls; reshuffled, since a task of one's own may be small.
+# SI measures importance while it trains, NCL not at all: neither can protect a model that was trained elsewhere.
+CAN_ADOPT = tuple(name for name in OPEN_ENDED if name not in ("si", "ncl"))
+# Stops by itself when the validation loss no longer falls; shuffles every epoch, since a task may be small.
 FIRST_TRAINING = Training(lr=0.05, lr_min=1e-3, patience=4, epochs=100, batch=32, shuffle=True)
-# From weights that know something: on three tasks of photographs, at the rate of the first task, the second cost the
-# first 30 points; at a fifth of it 12, and the new task lost less than that.
+# Later tasks start from trained weights. On three tasks of photographs, the second task at the learning rate of the
+# first cost the first task 30 points; at a fifth of it 12, and the new task lost less than that.
 LATER_TRAINING = replace(FIRST_TRAINING, lr=0.01)
 
 
-def usual_training(known_tasks: int) -> Training:
-    return LATER_TRAINING if known_tasks else FIRST_TRAINING
+def usual_training(known_tasks: int, changes: Training | None = None) -> Training:
+    """The defaults of a model folder, with those fields of `changes` that its maker named."""
+    usual = LATER_TRAINING if known_tasks else FIRST_TRAINING
+    return usual if changes is None else replace(usual, **{name: getattr(changes, name) for name in changes.given})
 
 
 class LearnerError(ConfigError):
@@ -44,7 +55,7 @@ class LearnerError(ConfigError):
 
 @dataclass(frozen=True)
 class OpenScenario(Scenario):
-    """A scenario with a network of one's own; as many heads as there are tasks so far."""
+    """A scenario with a network of its own and as many heads as there are tasks so far."""
 
     make: Callable[[], Backbone] = lambda: Backbone({})
 
@@ -52,53 +63,169 @@ class OpenScenario(Scenario):
         return self.make()
 
 
+@dataclass(frozen=True)
+class Learned:
+    """A learner that knows one more task, the task, and its entry in the description."""
+
+    method: Method
+    task: Task
+    facts: KnownTask
+
+
+class _InMemory:
+    """The journal of one task: the folder is written once, when the task is learned."""
+
+    def __init__(self) -> None:
+        self.epochs, self.accuracy = 0, 0.0
+
+    def event(self, kind: str, **facts: Any) -> None:
+        if kind == "epoch":
+            self.epochs += 1
+        elif kind == "accuracy":
+            self.accuracy = facts["validation"]
+
+    def stages_done(self) -> int:
+        return 0
+
+    def load_stage(self) -> State:
+        raise AssertionError("nothing is saved while a task is learned")
+
+    def save_stage(self, stage: int, state: State) -> None:
+        pass
+
+    def load_progress(self, stage: int) -> State | None:
+        return None
+
+    def save_progress(self, stage: int, state: State) -> None:
+        pass
+
+
+def make_task(config: ModelConfig, name: str, train: Labelled, val: Labelled) -> Task:
+    place, normalise = len(config.tasks), config.normalise
+    return Task((place,), name, len(train.classes), train.batches(normalise), val.batches(normalise))
+
+
+def learn_task(
+    config: ModelConfig,
+    network: Network,
+    state: Mapping[str, Any],
+    task: Task,
+    classes: Sequence[str],
+    training: Training,
+    watch: Watch | None = None,
+) -> Learned:
+    """The learner with this state and one more head learns one more task."""
+    start, journal = time.monotonic(), _InMemory()
+    method = make_method(config, network, (*config.classes, task.classes))
+    method.load_state_dict({**method.state_dict(), **state})
+    method.to(task.train.device)
+    training = replace(training, batch=avoid_singleton_batch(method, training.batch, task.train.count))
+    with exact(task.train.device), random_apart():
+        learn_sequence(method, [task], training, journal, tests=None, watch=watch)
+    return Learned(method, task, _facts(method, task, classes, journal, time.monotonic() - start))
+
+
+def adopt_task(
+    config: ModelConfig, network: Network, backbone: nn.Module, head: nn.Module, task: Task, classes: Sequence[str]
+) -> Learned:
+    """A learner with these weights that protects what the samples of the task show to be important."""
+    if config.method not in CAN_ADOPT:
+        raise LearnerError(
+            f"{config.method} cannot measure the importance of a trained model; use one of {', '.join(CAN_ADOPT)}"
+        )
+    method = make_method(config, network, (task.classes,))
+    try:
+        method.backbone.load_state_dict(backbone.state_dict())
+    except RuntimeError as error:
+        told = " ".join(str(error).split())[:300]
+        raise NetworkError(f"network {config.network} does not make the backbone that was given: {told}") from None
+    _copy_head(head, method.heads[0])
+    freeze_running_statistics(method.to(task.train.device).backbone)
+    journal = _InMemory()
+    with exact(task.train.device), random_apart():
+        torch.manual_seed(derive(config.seed, "adopt", task.name))
+        end_task(method, task)
+        journal.accuracy = accuracy(method, task.val, task.id)
+    return Learned(method, task, _facts(method, task, classes, journal, seconds=0.0))
+
+
+@torch.no_grad()
+def _copy_head(head: nn.Module, own: nn.Module) -> None:
+    assert isinstance(own, nn.Linear)
+    if not isinstance(head, nn.Linear) or head.weight.shape != own.weight.shape:
+        got = tuple(head.weight.shape) if isinstance(head, nn.Linear) else type(head).__name__
+        raise NetworkError(
+            f"the head must be an nn.Linear with a weight of {tuple(own.weight.shape)}, not {got}; where the sample "
+            "lacks some of the classes, name them all with classes=[...]"
+        )
+    own.weight.copy_(head.weight)
+    own.bias.zero_()
+    if head.bias is not None:
+        own.bias.copy_(head.bias)
+
+
+def _facts(method: Method, task: Task, classes: Sequence[str], journal: _InMemory, seconds: float) -> KnownTask:
+    return KnownTask(
+        name=task.name,
+        classes=tuple(classes),
+        samples=task.train.count,
+        accuracy=journal.accuracy,
+        epochs=journal.epochs,
+        seconds=round(seconds, 3),
+        learned=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        free_capacity=free_capacity(method),
+        inputs=kind_of(task.train.images),
+    )
+
+
 def check_method(name: str) -> None:
     if name not in OPEN_ENDED:
-        METHODS.entry(name)  # a name that nothing answers to is told as such
+        METHODS.entry(name)  # an unknown name has an error of its own
         raise LearnerError(
-            f"{name} is not among the methods that a model folder can learn with, whatever tasks come: "
-            f"{', '.join(OPEN_ENDED)}"
+            f"{name} needs to know the number of tasks beforehand; a model folder can use {', '.join(OPEN_ENDED)}"
         )
 
 
 def make_method(config: ModelConfig, network: Network, classes: tuple[int, ...]) -> Method:
-    """A learner for these tasks with its initial numbers, which follow from the model's seed."""
+    """A learner for these tasks with its initial weights, which follow from the seed of the model."""
 
     def make() -> Backbone:
         return make_backbone(network, config.input_shape, config.width, frozen_statistics=bool(config.tasks))
 
     scenario = OpenScenario(
-        config.input_shape,  # type: ignore[arg-type]  # not only images here
+        config.input_shape,  # type: ignore[arg-type]  # inputs need not be images here
         classes,
         seeds=Seeds.all_from(config.seed),
         make=make,
     )
     with random_apart(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that statistics are unprotected: they are frozen after the first task
+        warnings.simplefilter(
+            "ignore"
+        )  # running statistics are frozen after the first task, so they need no protection
         torch.manual_seed(derive(config.seed, "weights"))
         method = METHODS.load(config.method)(scenario, method_settings(config.method, config.settings))
-        # A head is drawn from its own place, not from how many there are.
+        # The weights of a head depend on its position, not on the number of heads.
         for index, head in enumerate(method.heads):
             torch.manual_seed(derive(config.seed, "head", index))
             head.reset_parameters()  # type: ignore[operator]
     return method
 
 
-def expected_numbers(config: ModelConfig, network: Network) -> dict[str, Any]:
-    """What the numbers of a folder must look like to be opened."""
+def expected_state(config: ModelConfig, network: Network) -> dict[str, Any]:
+    """Names, shapes and types that the state in a folder must have."""
     if config.network in BUILT_IN:
-        with torch.device("meta"):  # shapes without memory, whatever a hostile description asks for
+        with torch.device("meta"):  # shapes without memory, whatever size a hostile description names
             return make_method(config, network, config.classes).state_dict()
     return make_method(config, network, config.classes).state_dict()
 
 
 def load_method(folder: ModelFolder, config: ModelConfig, given: Network | None) -> Method:
-    """The learner with the numbers of its folder, which are compared with the network before they are read."""
+    """The learner with the state of its folder, whose header is compared with the network before it is read."""
     check_trusted(config.network, given)
     network = config.network if given is None else given
     try:
         check_method(config.method)
-        state = folder.read_numbers(config.generation, expected_numbers(config, network))
+        state = folder.read_generation(config.generation, expected_state(config, network))
         method = make_method(config, network, config.classes)
         method.load_state_dict(state)
     except (UnknownName, LearnerError, ValueError, RuntimeError) as error:
@@ -107,7 +234,7 @@ def load_method(folder: ModelFolder, config: ModelConfig, given: Network | None)
 
 
 def method_settings(method: str, settings: Mapping[str, Any]) -> Any:
-    """The method's `Settings`, or a line that names what it does not have."""
+    """The method's `Settings`, or an error that names the unknown setting."""
     kind = METHODS.load(method).Settings
     known = [field.name for field in dataclasses.fields(kind)]
     for name in settings:
@@ -121,14 +248,14 @@ def mask_of(method: Method) -> SoftMask | None:
     return mask if isinstance(mask, SoftMask) else None
 
 
-def room_of(method: Method) -> float | None:
-    """The share of an update that the average parameter of the backbone still keeps."""
+def free_capacity(method: Method) -> float | None:
+    """One minus the mean importance of the backbone's parameters; None for a method without a soft mask."""
     mask = mask_of(method)
     return None if mask is None else 1 - mask.mean()
 
 
 def importance_by_layer(method: Method) -> dict[str, float]:
-    """Mean importance of each layer (its weight and bias together); empty if the method has no mask."""
+    """Mean importance of each layer, weight and bias together; empty for a method without a soft mask."""
     mask = mask_of(method)
     sums: dict[str, list[float]] = {}
     for name, importance in mask.importance.items() if mask else ():

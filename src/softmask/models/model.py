@@ -19,26 +19,27 @@ from softmask.learning.device import exact, find_device
 from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
 from softmask.learning.training import Training
-from softmask.models.adoption import take_over
 from softmask.models.data import Source, kind_of, normalise_bytes, read_inputs, read_task
-from softmask.models.description import KnownTask, ModelConfig, check_name, default_normalisation
+from softmask.models.description import KnownTask, ModelConfig, check_name, new_config
 from softmask.models.folder import ModelFolder, ModelFolderError
-from softmask.models.inspection import Inspection, room_warning
+from softmask.models.inspection import Inspection, capacity_warning, keep_probe, measure_drift
 from softmask.models.learner import (
+    Watch,
+    adopt_task,
     check_method,
-    expected_numbers,
+    expected_state,
+    free_capacity,
     importance_by_layer,
+    learn_task,
     load_method,
     make_method,
+    make_task,
     mask_of,
     method_settings,
     parameter_count,
-    room_of,
     usual_training,
 )
 from softmask.models.networks import Network, name_of
-from softmask.models.probes import keep_probe, measure_drift
-from softmask.models.teaching import Watch, make_task, teach
 from softmask.storage.lease import Lease
 
 ATTEMPTS = 5  # to read a model while others learn
@@ -46,10 +47,10 @@ ATTEMPTS = 5  # to read a model while others learn
 
 @dataclass(frozen=True)
 class Prediction:
-    """One answer of one head."""
+    """The answer of one head to one input."""
 
     item: str
-    """The path of a picture, or the position in a tensor."""
+    """The path of an image, or the position in a tensor."""
     task: str
     label: str
     confidence: float
@@ -57,7 +58,7 @@ class Prediction:
 
 
 class ContinualModel:
-    """A model in a folder. Every `learn` adds a task, as a whole or not at all; no old data are needed.
+    """A model in a folder. Every `learn` adds a task, completely or not at all; old data are not needed.
 
     model = ContinualModel.create("pets-model", network="alexnet", input_shape=(3, 32, 32))
     model.learn("cats-vs-dogs", "photos/cats-vs-dogs")
@@ -82,25 +83,32 @@ class ContinualModel:
         method: str = "spg",
         settings: Mapping[str, Any] | None = None,
         seed: int = 1,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
         device: str = "cpu",
     ) -> ContinualModel:
-        """A new model that knows nothing yet, in a folder of its own. It may be opened on another device later."""
+        """A new model without tasks, in a folder of its own. It may be opened on another device later.
+
+        Images (bytes) are divided by 255 and normalised per channel with `mean` and `std`; the default is ImageNet's
+        for three channels, 0.5 and 0.25 for others. Floats are used as they are.
+        """
         where = find_device(device)
-        config = _new_config(network, input_shape, width, method, settings, seed)
+        fields = {"input_shape": input_shape, "width": width, "seed": seed, "mean": mean, "std": std}
+        config = _new_config(network, method, settings, **fields)
         learner, folder = make_method(config, network, ()), ModelFolder(Path(path))
-        _found(folder, config, network, learner, _event("created", network=config.network, method=method))
+        _write_new(folder, config, network, learner, _event("created", network=config.network, method=method))
         return cls(folder, config, network, learner, where)
 
     @classmethod
     def open(cls, path: str | Path, network: Network | None = None, *, device: str = "cpu") -> ContinualModel:
-        """The model in a folder. One with a network of your own is opened only if you name that network here."""
+        """The model in a folder. A model with a custom network is opened only if that network is named here."""
         folder, where = ModelFolder(Path(path)), find_device(device)
         for attempt in range(ATTEMPTS):
             config = folder.read_config()
             try:
                 return cls(folder, config, network or config.network, load_method(folder, config, network), where)
             except ModelFolderError:
-                # A task may have been learned, and this generation removed, while it was read.
+                # Another process may have learned a task, and removed this generation, while it was read.
                 if attempt == ATTEMPTS - 1 or folder.read_config().generation == config.generation:
                     raise
         raise AssertionError("unreachable")
@@ -121,20 +129,31 @@ class ContinualModel:
         settings: Mapping[str, Any] | None = None,
         width: float = 1.0,
         seed: int = 1,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
         device: str = "cpu",
     ) -> ContinualModel:
-        """Take a model that was trained elsewhere, and protect what it knows, as a sample of its data shows it.
+        """Take a model that was trained elsewhere, and protect what is important for a labelled sample of its data.
 
-        `network` makes a module like `backbone`, for the day on which the folder is opened again; `head` is the linear
-        layer that follows the backbone.
+        `network` makes a module like `backbone`, for when the folder is opened again; `head` is the linear layer that
+        follows the backbone, and `classes` names its outputs: the sample may lack some of them. Images in bytes are
+        normalised with `mean` and `std` (see `create`), which must be those that the model was trained with.
         """
-        config, where = _new_config(network, input_shape, width, method, settings, seed), find_device(device)
+        where = find_device(device)
+        fields = {"input_shape": input_shape, "width": width, "seed": seed, "mean": mean, "std": std}
+        config = _new_config(network, method, settings, **fields)
         _checked_name(task)
-        train, val = read_task(sample, None, config.input_shape, classes, (seed, task))
+        train, val = read_task(sample, None, config.input_shape, classes, (seed, task), keep_empty_classes=True)
+        if mean is None and kind_of(train.inputs) == "bytes":
+            warnings.warn(
+                f"the images are normalised with mean {config.mean} and std {config.std}; if the model was trained "
+                "with others, pass mean= and std=",
+                stacklevel=2,
+            )
         known = make_task(config, task, train, val).on(where)
-        taught = take_over(config, network, backbone, head, known, train.classes)
-        config, folder = replace(config, generation=1, tasks=(taught.facts,)), ModelFolder(Path(path))
-        _found(folder, config, network, taught.method, _event("adopted", task=task, accuracy=taught.facts.accuracy))
+        adopted = adopt_task(config, network, backbone, head, known, train.classes)
+        config, folder = replace(config, generation=1, tasks=(adopted.facts,)), ModelFolder(Path(path))
+        _write_new(folder, config, network, adopted.method, _event("adopted", task=task))
         return cls(folder, config, network, load_method(folder, config, network), where)
 
     @property
@@ -143,7 +162,7 @@ class ContinualModel:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Names of the tasks that the model knows, in the order in which it learned them."""
+        """Names of the learned tasks, in the order in which they were learned."""
         return tuple(task.name for task in self.config.tasks)
 
     def learn(
@@ -160,80 +179,90 @@ class ContinualModel:
         """Learn one more task, and keep what was learned before.
 
         `train` is a folder of class folders, a dataset of `(x, y)` pairs or a pair of tensors; `val` alike, or a tenth
-        of the training samples. Stops when the validation loss no longer falls; later tasks are learned at a lower rate
-        than the first, unless `training` says otherwise. With `probe`, so many validation samples are kept in the
-        folder for `inspect(probe=True)`.
+        of the training samples. Fields of `training` that are not given have the defaults of the folder: the learning
+        rate is 0.05 for the first task and 0.01 for later ones, and training stops when the validation loss no longer
+        falls. With `probe`, that many validation samples are kept in the folder for `inspect(probe=True)`.
         """
         _checked_name(name)
         if isinstance(probe, bool) or probe < 0:
-            raise SoftmaskError(f"cannot keep {probe} samples: probe is a number of them and must not be below 0")
+            raise SoftmaskError(f"probe must be a number of samples, 0 or more, not {probe}")
         with Lease(self.path) as lease:
             self._refresh()
             if name in self.tasks:
-                raise SoftmaskError(f"the model knows a task {name!r} already: give the new one another name")
+                raise SoftmaskError(f"the model has a task {name!r} already: give the new one another name")
             self._folder.tidy(self.config)
             known, held = read_task(train, val, self.config.input_shape, classes, (self.config.seed, name))
             task = make_task(self.config, name, known, held).on(self._device)
-            training = training or usual_training(len(self.config.tasks))
-            taught = teach(self.config, self._network, self._method.state_dict(), task, known.classes, training, watch)
-            facts = taught.facts
+            wanted = _training(len(self.config.tasks), training)
+            state = self._method.state_dict()
+            learned = learn_task(self.config, self._network, state, task, known.classes, wanted, watch)
+            facts = learned.facts
             lease.require()  # before anything is written: another process may have learned meanwhile
             if probe:
-                answer = partial(self._answers, taught.method)
-                facts = replace(facts, probe=keep_probe(self._folder, answer, taught.task, probe))
+                answer = partial(self._answers, learned.method)
+                facts = replace(facts, probe=keep_probe(self._folder, answer, learned.task, probe))
             config = replace(self.config, generation=self.config.generation + 1, tasks=(*self.config.tasks, facts))
             lease.require()
-            event = _event("learned", task=name, classes=list(facts.classes), accuracy=facts.accuracy, room=facts.room)
-            self._folder.commit(config, taught.method.state_dict(), event, expected_numbers(config, self._network))
-        self.config, self._method = config, taught.method.eval()
-        if message := room_warning(config.tasks):
+            event = _event("learned", task=name, classes=list(facts.classes), accuracy=facts.accuracy)
+            self._folder.commit(config, learned.method.state_dict(), event, expected_state(config, self._network))
+        self.config, self._method = config, learned.method.eval()
+        if message := capacity_warning(config.tasks):
             warnings.warn(message, stacklevel=2)
         return facts
 
     def predict(
         self, inputs: Source, task: str | None = None, *, damaged: Callable[[str], None] | None = None
     ) -> list[Prediction]:
-        """Class names and probabilities for a picture, a folder, a list of them, or a tensor.
+        """Class names and probabilities for an image file, a folder, a list of them, or a tensor.
 
-        Without a task every head answers that was taught with such inputs (bytes or floats), for each input in the
-        order of the tasks, and a warning says what that means.
-        A picture that cannot be read is an error, or, told to `damaged`, left out.
+        Without a task every head answers that learned from such inputs (bytes or floats), in the order of the tasks,
+        and a warning says what that means. An image that cannot be read is an error, unless `damaged` is given: then
+        its message is passed to `damaged` and the image is left out.
         """
         if not self.tasks:
-            raise SoftmaskError(f"{self.path} knows no task yet: let it learn one first")
-        if task is not None and task not in self.tasks:
-            raise UnknownName("task", task, self.tasks)
+            raise SoftmaskError(f"{self.path} has not learned a task yet")
+        wanted = None if task is None else [self._position(task)]
         if task is None and len(self.tasks) > 1:
             warnings.warn(
-                "no task was named, so every head answers: a task-incremental model is not made to tell tasks apart, "
-                "and a high confidence in one task does not mean that the input belongs to it",
+                "no task was named, so every head answers: a task-incremental model cannot tell tasks apart, and high "
+                "confidence in one task does not mean that the input belongs to it",
                 stacklevel=2,
             )
         found: list[Prediction] = []
         for names, part in read_inputs(inputs, self.config.input_shape, damaged):
-            wanted = self._taught_with(kind_of(part)) if task is None else [self.tasks.index(task)]
-            answers = {index: self.probabilities(part, index) for index in wanted}
+            asked = self._learned_from(kind_of(part)) if wanted is None else wanted
+            answers = {index: self.probabilities(part, index) for index in asked}
             for row, item in enumerate(names):
-                found += [self._prediction(item, index, answers[index][row]) for index in wanted]
+                found += [self._prediction(item, index, answers[index][row]) for index in asked]
         return found
 
-    def _taught_with(self, kind: str) -> list[int]:
-        """The tasks that can be asked about such inputs; all of them if there is none, so that the error tells why."""
-        taught = [index for index, known in enumerate(self.config.tasks) if known.inputs in ("", kind)]
-        return taught or list(range(len(self.tasks)))
+    def _position(self, task: int | str) -> int:
+        if isinstance(task, str):
+            if task not in self.tasks:
+                raise UnknownName("task", task, self.tasks)
+            return self.tasks.index(task)
+        if not -len(self.tasks) <= task < len(self.tasks):
+            raise SoftmaskError(f"there is no task {task}: the model knows {len(self.tasks)}, counted from 0")
+        return task
 
-    def probabilities(self, inputs: Tensor, task: int) -> Tensor:
-        """One row for each input, one column for each class of the task with this number."""
+    def _learned_from(self, kind: str) -> list[int]:
+        """The tasks that can answer about such inputs; all of them if there is none, so that the error tells why."""
+        learned = [index for index, known in enumerate(self.config.tasks) if known.inputs in ("", kind)]
+        return learned or list(range(len(self.tasks)))
+
+    def probabilities(self, inputs: Tensor, task: int | str) -> Tensor:
+        """One row for each input, one column for each class of the task, given by its name or its position."""
+        task = self._position(task)
         known = self.config.tasks[task]
         if known.inputs and known.inputs != kind_of(inputs):
             raise DataError(
                 f"task {known.name!r} was learned from {known.inputs}, these are {kind_of(inputs)}: "
-                "pictures are bytes and normalised, floats are taken as they are, so give what it was taught with"
+                "bytes are images and are normalised, floats are used as they are; give the same kind"
             )
         return self._answers(self._method, inputs, task)
 
     def inspect(self, probe: bool = False) -> Inspection:
-        """Tasks, importance by layer, room left, size; with `probe`, how the answers to kept samples have changed."""
+        """Tasks, importance by layer, free capacity, size; with `probe`, how the answers to kept samples changed."""
         mask = mask_of(self._method)
         return Inspection(
             path=str(self.path),
@@ -244,7 +273,7 @@ class ContinualModel:
             bytes=self._folder.size(),
             tasks=self.config.tasks,
             importance=importance_by_layer(self._method),
-            room=room_of(self._method),
+            free_capacity=free_capacity(self._method),
             blocked=None if mask is None else mask.blocked(),
             drift=measure_drift(self._folder, self.config, self.probabilities) if probe else (),
         )
@@ -252,8 +281,8 @@ class ContinualModel:
     def _answers(self, method: Method, inputs: Tensor, task: int) -> Tensor:
         normalise = normalise_bytes(inputs, self.config.normalise)
         with exact(self._device), evaluating(method), torch.inference_mode():
-            there = inputs.to(self._device)
-            answers: Tensor = method(normalise(there) if normalise else there, task).softmax(1)
+            x = inputs.to(self._device)
+            answers: Tensor = method(normalise(x) if normalise else x, task).softmax(1)
             return answers.to("cpu")
 
     def _prediction(self, item: str, task: int, row: Tensor) -> Prediction:
@@ -269,41 +298,27 @@ class ContinualModel:
             self.config, self._method = config, load_method(self._folder, config, self._network).to(self._device)
 
 
-def _new_config(
-    network: Network,
-    input_shape: Sequence[int],
-    width: float,
-    method: str,
-    settings: Mapping[str, Any] | None,
-    seed: int,
-) -> ModelConfig:
+def _new_config(network: Network, method: str, settings: Mapping[str, Any] | None, **fields: Any) -> ModelConfig:
     check_method(method)
     method_settings(method, settings or {})
-    shape = tuple(int(side) for side in input_shape)
-    normal = default_normalisation(shape)
-    try:
-        return ModelConfig(
-            network=name_of(network),
-            input_shape=shape,
-            width=float(width),
-            method=method,
-            settings=dict(settings or {}),
-            seed=seed,
-            mean=normal.mean if normal else (),
-            std=normal.std if normal else (),
-        )
-    except ValueError as error:
-        raise SoftmaskError(str(error)) from None
+    return new_config(network=name_of(network), method=method, settings=dict(settings or {}), **fields)
 
 
-def _found(
+def _write_new(
     folder: ModelFolder, config: ModelConfig, network: Network, method: Method, event: Mapping[str, Any]
 ) -> None:
-    """A new model in its folder."""
+    """Writes a new model to its folder."""
     folder.prepare()  # refuses before anything is written, even a lease
     with Lease(folder.path):
         folder.prepare()  # another process may have been quicker
-        folder.commit(config, method.state_dict(), event, expected_numbers(config, network))
+        folder.commit(config, method.state_dict(), event, expected_state(config, network))
+
+
+def _training(known_tasks: int, changes: Training | None) -> Training:
+    try:
+        return usual_training(known_tasks, changes)
+    except ValueError as error:
+        raise SoftmaskError(f"training: {error}") from None
 
 
 def _checked_name(name: str) -> None:

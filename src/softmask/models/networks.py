@@ -1,4 +1,4 @@
-"""The networks that a model may have: three by name, and any function that can be imported."""
+"""The networks that a model may have: three by name, and any importable function."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BUILT_IN: dict[str, Callable[[tuple[int, ...], float], nn.Module]] = {
 
 
 def name_of(network: Network) -> str:
-    """What a network is called in a model's description."""
+    """The name of a network in the description of a model."""
     if isinstance(network, str):
         if ":" not in network and network not in BUILT_IN:
             raise UnknownName("network", network, [*BUILT_IN, "module:function"])
@@ -50,7 +50,7 @@ def name_of(network: Network) -> str:
 
 
 def check_trusted(named: str, given: Network | None) -> None:
-    """Code of one's own runs only if the caller names it: a folder from elsewhere must not choose what is imported."""
+    """A custom network runs only if the caller names it: a foreign folder must not choose what is imported."""
     if named in BUILT_IN:
         if given is not None and name_of(given) != named:
             raise NetworkError(f"the model's network is {named}, not {name_of(given)}")
@@ -72,7 +72,7 @@ def make_backbone(network: Network, shape: tuple[int, ...], width: float, *, fro
             backbone = (_imported(network) if isinstance(network, str) else network)()
     except NetworkError:
         raise
-    except Exception as error:  # whatever one's own code may raise
+    except Exception as error:  # custom code may raise anything
         raise NetworkError(f"network {name_of(network)}: {type(error).__name__}: {error}") from None
     if not isinstance(backbone, nn.Module):
         raise NetworkError(f"network {name_of(network)} gave a {type(backbone).__name__}, not an nn.Module")
@@ -91,7 +91,7 @@ def _feature_width(backbone: nn.Module, shape: tuple[int, ...], name: str) -> in
     try:
         with torch.no_grad():
             features = backbone.eval()(torch.zeros(2, *shape, device=device))
-    except Exception as error:  # whatever one's own code may raise
+    except Exception as error:  # custom code may raise anything
         raise NetworkError(f"network {name} cannot take inputs of shape {shape}: {error}") from None
     finally:
         backbone.train(training)
@@ -112,7 +112,7 @@ def _imported(name: str) -> Callable[[], nn.Module]:
             found: object = importlib.import_module(module)
         for part in function.split("."):
             found = getattr(found, part)
-    except Exception as error:  # whatever one's own code may raise while it is imported
+    except Exception as error:  # custom code may raise anything while it is imported
         raise NetworkError(f"network {name}: {type(error).__name__}: {error}") from None
     if not callable(found):
         raise NetworkError(f"network {name}: not a function")

@@ -32,7 +32,7 @@ class ArrayFile:
         """Writes the number of rows and makes sure that all is on disk."""
         self._file.seek(0)
         self._write_header()
-        assert self._file.tell() == self._start, "numpy leaves room in the header for a longer count"
+        assert self._file.tell() == self._start, "numpy pads the header for a longer count"
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -44,8 +44,8 @@ class ArrayFile:
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
-class Shelf:
-    """A folder in which arrays are being put. Leaving it without an error finishes them all."""
+class ArrayFolder:
+    """A folder to which arrays are written. Leaving it without an error finishes them all."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,10 +57,10 @@ class Shelf:
         return self.files[name]
 
     def put(self, name: str, array: npt.NDArray[Any]) -> None:
-        """A whole array."""
+        """A complete array."""
         self.array(name, array.shape[1:], array.dtype).add(array)
 
-    def __enter__(self) -> Shelf:
+    def __enter__(self) -> ArrayFolder:
         return self
 
     def __exit__(
@@ -76,9 +76,9 @@ class Shelf:
 
 
 def open_array(path: Path) -> npt.NDArray[Any]:
-    """Mapped for reading; ValueError or OSError where it is no whole array."""
+    """Mapped for reading; ValueError or OSError where it is not a complete array."""
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (SyntaxError, tokenize.TokenError, EOFError) as error:  # what numpy makes of a header that is none
-        raise ValueError(f"{path}: no array ({error})") from None
+    except (SyntaxError, tokenize.TokenError, EOFError) as error:  # a damaged header
+        raise ValueError(f"{path}: not an array ({error})") from None
     return array

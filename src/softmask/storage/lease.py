@@ -1,4 +1,4 @@
-"""Who writes to a folder: one process at a time, wherever it runs; what a dead one left may be taken over."""
+"""One writer at a time in a folder: a file lock, and a heartbeat where locks do not reach other machines."""
 
 from __future__ import annotations
 
@@ -11,51 +11,55 @@ import stat
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from softmask.errors import SoftmaskError
 
-LARGEST = 4096  # bytes that a claim may have
-FAR_AHEAD = 600.0  # seconds by which no two clocks differ
+LARGEST = 4096  # bytes of lease.json
+CLOCK_SKEW = 600.0  # seconds by which no two clocks differ
 PAUSES = (0.2, 1.0, 3.0)  # seconds between attempts to read it
+LOCK_PAUSES = (0.02, 0.1, 0.3)  # seconds between attempts to lock: `held` locks for a moment
 
 
 class FolderBusyError(SoftmaskError):
-    """Somebody else writes there."""
+    """Another process writes to the folder."""
 
 
 class Lease:
-    """The right to write to a folder, kept alive by a heartbeat.
+    """The right to write to a folder.
 
-    A lease of a dead process on this machine is free at once; one from another machine when its heartbeat has stopped
-    for `stale_after` seconds.
+    The holder keeps `lease.lock` locked (flock), which ends with its process. On some shared file systems such a lock
+    is not seen by other machines, so the holder is named in `lease.json`, too, whose time of change is its heartbeat:
+    a holder on another machine counts as alive until its heartbeat has stopped for `stale_after` seconds.
     """
 
     def __init__(self, folder: Path, *, beat: float = 10.0, stale_after: float = 60.0) -> None:
-        self.path, self._guard = folder / "lease.json", folder / "lease.lock"
+        self.path, self._lock_file = folder / "lease.json", folder / "lease.lock"
         self.beat, self.stale_after = beat, stale_after
         self.token = uuid.uuid4().hex
         self.lost = False
+        self._lock: int | None = None
+        self._locks_work = True
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Lease:
-        with self._alone():
+        self._lock = self._locked()
+        try:
             holder = self._holder()
-            if holder is not None and self._alive(holder):
+            if self._lock is None or (holder is not None and self._alive_elsewhere(holder)):
+                known = holder or {}
                 raise FolderBusyError(
-                    f"{self.path.parent} is being written by process {holder.get('pid')} on {holder.get('host')}: "
+                    f"{self.path.parent} is being written by process {known.get('pid')} on {known.get('host')}: "
                     "wait for it, or stop it and start again"
                 )
-            aside = self.path.with_name(self.path.name + ".tmp")
-            aside.unlink(missing_ok=True)
-            with open(opened_if_plain(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
-                file.write(json.dumps(self._claim()))
-            os.replace(aside, self.path)
+            self._write_claim()
+        except BaseException:
+            self._unlock()
+            raise
         self._thread = threading.Thread(target=self._keep_alive, daemon=True)
         self._thread.start()
         return self
@@ -66,36 +70,66 @@ class Lease:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        with suppress(FileNotFoundError), self._alone():  # a folder that was removed needs no release
-            if self._mine():
-                self.path.unlink()
+        if self._mine():
+            self.path.unlink(missing_ok=True)
+        self._unlock()
 
     def held(self) -> bool:
-        """Whether somebody who is alive holds the folder now."""
-        holder = self._holder()
-        try:
-            return holder is not None and self._alive(holder)
-        except FileNotFoundError:  # given back in between
+        """Whether a live process holds the folder now."""
+        if (holder := self._holder()) is None:
             return False
-
-    def _claim(self) -> dict[str, Any]:
-        return {
-            "token": self.token,
-            "host": socket.gethostname(),
-            "machine": _machine(),
-            "pid": os.getpid(),
-            "born": _born(os.getpid()),
-        }
+        try:
+            if (lock := self._locked()) is None:
+                return True
+            os.close(lock)
+        except OSError:  # a store that may only be read: the heartbeat must do
+            self._locks_work = False
+        with suppress(FileNotFoundError):  # released in the meantime
+            return self._alive_elsewhere(holder)
+        return False
 
     def require(self) -> None:
-        """Raises if the lease was taken over, as may happen to a process that slept too long."""
-        # Looked up, not left to the heartbeat: a process that wakes up writes before its next beat.
+        """Raises if the lease was taken over, as may happen to a process that was suspended for long."""
+        # Read here rather than left to the heartbeat: a process that wakes up writes before its next beat.
         for pause in PAUSES:
             if self.lost or self._holder() != {}:
                 break
-            time.sleep(pause)  # it cannot be read: a file system may have a bad moment
+            time.sleep(pause)  # not readable: a network file system may fail for a moment
         if self.lost or not self._mine():
             raise FolderBusyError(f"{self.path.parent} was taken over by another process, or removed: this one stops")
+
+    def _locked(self) -> int | None:
+        """A descriptor that holds the lock; None if another one does."""
+        descriptor = opened_if_plain(self._lock_file, os.O_RDWR | os.O_CREAT)
+        for pause in (*LOCK_PAUSES, None):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._locks_work = True
+                return descriptor
+            except BlockingIOError:
+                if pause is not None:
+                    time.sleep(pause)
+            except OSError as error:
+                if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+                    self._locks_work = False  # not on this file system: the heartbeat must do
+                    return descriptor
+                os.close(descriptor)
+                raise
+        os.close(descriptor)
+        return None
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _write_claim(self) -> None:
+        claim = {"token": self.token, "host": socket.gethostname(), "pid": os.getpid()}
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        temporary.unlink(missing_ok=True)
+        with open(opened_if_plain(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
+            file.write(json.dumps(claim))
+        os.replace(temporary, self.path)
 
     def _keep_alive(self) -> None:
         while not self._stop.wait(self.beat):
@@ -103,7 +137,7 @@ class Lease:
             if holder and holder.get("token") != self.token:
                 self.lost = True
                 return
-            with suppress(OSError):  # gone or unreadable just now: whoever writes next looks again
+            with suppress(OSError):  # removed or not readable just now: the next write looks again
                 if holder:
                     os.utime(self.path)
 
@@ -116,64 +150,32 @@ class Lease:
                 return dict(json.loads(file.read(LARGEST)))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, SoftmaskError):
-            return {}  # damaged: alive only as long as its heartbeat is young
+        except (OSError, ValueError, TypeError, RecursionError, SoftmaskError):
+            return {}
 
-    def _alive(self, holder: dict[str, Any]) -> bool:
-        if holder.get("machine") == _machine():
-            pid = holder.get("pid")
-            return isinstance(pid, int) and _born(pid) is not None and _born(pid) == holder.get("born")
-        # The clocks of two machines may differ, but a time far ahead is no heartbeat.
-        return -FAR_AHEAD < time.time() - self.path.stat().st_mtime < self.stale_after
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Reading and replacing the lease is one act."""
-        with open(opened_if_plain(self._guard, os.O_RDWR | os.O_CREAT), "r+") as guard:
-            fcntl.flock(guard, fcntl.LOCK_EX)
-            yield
+    def _alive_elsewhere(self, holder: dict[str, Any]) -> bool:
+        """Whether a holder whose lock we could not see has a young heartbeat."""
+        if self._locks_work and holder.get("host") == socket.gethostname():
+            return False  # it would hold the lock
+        # The clocks of two machines may differ, but a time far ahead is not a heartbeat.
+        return -CLOCK_SKEW < time.time() - self.path.lstat().st_mtime < self.stale_after
 
 
-def opened_if_plain(path: Path, flags: int) -> int:
-    """A file in a folder from elsewhere: a link could lead anywhere, a pipe would be waited for."""
+def opened_if_plain(path: Path, flags: int, *, follow_links: bool = False) -> int:
+    """A descriptor of a regular file. A link in a foreign folder could lead anywhere; a pipe or device may never end.
+
+    A file with a second name (a hard link) is not appended to: the other name may be in another folder.
+    """
+    no_follow = 0 if follow_links else os.O_NOFOLLOW
     try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, flags | no_follow | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise SoftmaskError(f"{path}: refused, it is not a plain file") from None
         raise
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+    facts = os.fstat(descriptor)
+    if stat.S_ISREG(facts.st_mode) and not (flags & os.O_APPEND and facts.st_nlink > 1):
         return descriptor
     os.close(descriptor)
-    raise SoftmaskError(f"{path}: refused, it is not a plain file")
-
-
-def _machine() -> str:
-    """Where process numbers mean the same: one boot of one host, and there one container."""
-    parts = [socket.gethostname()]
-    with suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        parts.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(parts)
-
-
-def _born(pid: int) -> str | None:
-    """When a process started, so that another one with its number is not taken for it. None if there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return None if fields[0] == "Z" else fields[19]
-    except (OSError, IndexError):
-        return _running(pid)
-
-
-def _running(pid: int) -> str | None:
-    """Where there is no /proc: whether the process exists."""
-    if Path("/proc/self/stat").exists():
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass
-    return "running"
+    reason = "it has a second name (a hard link)" if stat.S_ISREG(facts.st_mode) else "it is not a plain file"
+    raise SoftmaskError(f"{path}: refused, {reason}")

@@ -1,7 +1,7 @@
-"""Opening data files: plain ones, and members of a tar.gz archive without unpacking anything to disk.
+"""Opening data files: plain ones, and members of tar.gz and zip archives without unpacking anything to disk.
 
-Whoever made an archive may be hostile or mistaken: links, devices and paths that lead out of it are refused, and so is
-anything that unpacks to more than is expected.
+An archive may be damaged or hostile: links, devices and paths that lead out of it are refused, and so is anything that
+unpacks to more than is expected.
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import lzma
+import os
+import stat
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
@@ -19,10 +24,14 @@ from softmask.errors import DataError
 
 CHUNK = 1 << 20
 DAMAGE = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError, RecursionError, MemoryError)
+ZIP_DAMAGE = (
+    *(zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, NotImplementedError),
+    *(zlib.error, lzma.LZMAError, MemoryError),
+)
 
 
 class Limited(io.RawIOBase):
-    """Passes a stream on until it has given more than it may."""
+    """Passes a stream on, and raises once it has given more than `limit` bytes."""
 
     def __init__(self, source: IO[bytes], limit: int, where: str) -> None:
         self.source, self.left, self.limit, self.where = source, limit, limit, where
@@ -44,7 +53,7 @@ class Limited(io.RawIOBase):
 
 
 class _Hashed(Limited):
-    """Takes the MD5 of what passes."""
+    """Computes the MD5 of what passes."""
 
     def __init__(self, source: IO[bytes], limit: int, where: str) -> None:
         super().__init__(source, limit, where)
@@ -57,17 +66,17 @@ class _Hashed(Limited):
 
 
 class DataFile:
-    """A file open for reading. Use it before the next one is asked for: an archive is gone through only once."""
+    """A file open for reading. Use it before asking for the next one: an archive is read in one pass."""
 
     def __init__(self, name: str, where: str, source: IO[bytes], size: int) -> None:
         self.name, self.size = name, size
         self.where = where
-        """How messages call it."""
+        """Its name in messages."""
         self._hashed = _Hashed(source, size, where)
         self.stream = io.BufferedReader(self._hashed, CHUNK)
 
     def md5(self) -> str:
-        """Of the whole file; reads what has not been read yet."""
+        """Of the whole file; reads the rest of it first."""
         while self.stream.read(CHUNK):
             pass
         return self._hashed.digest.hexdigest()
@@ -95,7 +104,7 @@ def files_of_folder(folder: Path, names: Collection[str], largest: int) -> Gener
 def members_of_archive(archive: Path, folder: str, names: Collection[str], largest: int) -> Iterator[DataFile]:
     """Each of these files of the folder in a tar.gz archive, in the order in which they are stored there.
 
-    The whole archive is gone through, so that a second member of the same name cannot hide behind the first.
+    The whole archive is read, so that a second member of the same name cannot hide behind the first.
     """
     wanted = {f"{folder}/{name}": name for name in names}
     found: set[str] = set()
@@ -143,11 +152,83 @@ def _check_size(where: str, size: int, largest: int) -> None:
         raise DataError(f"{where}: {size} bytes, but at most {largest} are expected")
 
 
-# An empty list costs fifty times its text: where there are many, a small file would fill memory.
-LETTERS_A_BRACKET, SPARE_BRACKETS = 20, 10_000
+class ZipArchive:
+    """An archive with checked members: plain files at paths inside it, none larger than `largest` bytes."""
+
+    def __init__(self, path: Path, opened: zipfile.ZipFile, *, largest: int, most_members: int) -> None:
+        self.path, self._zip = path, opened
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        if len(opened.infolist()) > most_members:
+            raise DataError(f"{path}: {len(opened.infolist())} members, but at most {most_members} are expected")
+        for member in opened.infolist():
+            self._check(member, largest)
+            if member.is_dir():
+                continue
+            if member.filename in self._members:
+                raise DataError(f"{path}: holds {member.filename[:100]!r} twice")
+            self._members[member.filename] = member
+
+    def names(self) -> list[str]:
+        return list(self._members)
+
+    def read(self, name: str) -> bytes:
+        if name not in self._members:
+            raise DataError(f"{self.path}: lacks {name}")
+        try:
+            # No more is unpacked than the archive's directory says, which has been checked; its checksum is too.
+            return self._zip.read(self._members[name])
+        except ZIP_DAMAGE as error:
+            raise damaged(f"{self.path}:{name}", error) from None
+
+    def _check(self, member: zipfile.ZipInfo, largest: int) -> None:
+        name = member.filename
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
+            raise DataError(f"{self.path}: refused, its member {name[:100]!r} leads out of the archive")
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise DataError(f"{self.path}: refused, its member {name[:100]!r} is neither a plain file nor a folder")
+        if member.file_size > largest:
+            raise DataError(f"{self.path}:{name[:100]}: {member.file_size} bytes, but at most {largest} are expected")
+
+
+@contextmanager
+def open_zip(path: Path, *, largest: int, most_members: int) -> Iterator[ZipArchive]:
+    try:
+        opened = zipfile.ZipFile(path)
+    except ZIP_DAMAGE as error:
+        raise damaged(str(path), error) from None
+    with opened:
+        yield ZipArchive(path, opened, largest=largest, most_members=most_members)
+
+
+def files_below(folder: Path) -> list[str]:
+    """All plain files below a folder in the order of their paths, without hidden files and folders.
+
+    Pipes and devices are left out, since they may never end; a broken link is reported when it is read.
+    """
+    found: list[str] = []
+    waiting = [str(folder)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir():
+                        waiting.append(entry.path)
+                    elif entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path)):
+                        found.append(entry.path)
+        except OSError as error:
+            raise DataError(f"{error.filename}: {error.strerror or error}") from None
+    return sorted(found)
+
+
+# An empty list needs fifty times the memory of its text, so many of them would fill memory from a small file.
+CHARACTERS_A_BRACKET, SPARE_BRACKETS = 20, 10_000
 
 
 def too_many_brackets(text: bytes | str) -> bool:
-    """Whether a JSON text has more lists and objects than any honest file has for its length."""
+    """Whether a JSON text has more lists and objects than any honest file of its length."""
     kinds: tuple[Any, ...] = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
-    return sum(text.count(kind) for kind in kinds) > SPARE_BRACKETS + len(text) // LETTERS_A_BRACKET
+    return sum(text.count(kind) for kind in kinds) > SPARE_BRACKETS + len(text) // CHARACTERS_A_BRACKET

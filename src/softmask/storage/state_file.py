@@ -1,4 +1,4 @@
-"""Nested state (dictionaries, lists, numbers, tensors) as one safetensors file, written whole or not at all."""
+"""Nested state (dictionaries, lists, numbers, tensors) in one safetensors file, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from torch import Tensor
 
 from softmask.errors import SoftmaskError
 
-FORMAT = "1"
+FORMAT = "2"
+TENSORS_ONLY = "1"  # files of version 0.1: the checksum covers the tensors, not the header
 
 
 class StateFileError(SoftmaskError):
@@ -27,20 +28,20 @@ class StateFileError(SoftmaskError):
 def write_state(path: Path, state: Any) -> None:
     """Writes beside the target and renames: a kill at any byte leaves the old file or the new one."""
     tensors: dict[str, Tensor] = {}
-    skeleton = _encode(state, "", tensors)
-    about = {"format": FORMAT, "state": json.dumps(skeleton), "checksum": _checksum(tensors)}
+    about = {"format": FORMAT, "state": json.dumps(_encode(state, None, tensors))}
+    about["checksum"] = _checksum(tensors, about["state"])
     aside = path.with_name(path.name + ".tmp")
     try:
         aside.unlink(missing_ok=True)
         aside.touch(exist_ok=False)
         mode = aside.stat().st_mode
         save_file(_apart(tensors), aside, metadata=about)
-        os.chmod(aside, mode)  # as of any file that this user makes; safetensors lets nobody else read its own
+        os.chmod(aside, mode)  # as any other file of this user; safetensors makes files that only their owner may read
         replace_file(aside, path)
     except (OSError, SafetensorError) as error:
         _discard(aside)
         raise StateFileError(
-            f"cannot write {path}: {error}; what was saved before is still there: make room and start again"
+            f"cannot write {path}: {error}; the previous file is unchanged: free some space and start again"
         ) from None
 
 
@@ -48,18 +49,18 @@ def read_state(path: Path) -> Any:
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
-            if about.get("format") != FORMAT:
-                raise StateFileError(f"{path} has format {about.get('format')!r}; this release reads {FORMAT}")
+            if about.get("format") not in (FORMAT, TENSORS_ONLY):
+                raise StateFileError(f"{path} has format {about.get('format')!r}; this version reads {FORMAT}")
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dictionary)
-        if about["checksum"] != _checksum(tensors):
-            raise StateFileError(f"cannot read {path}: its content is not what was written")
+        if about["checksum"] != _checksum(tensors, about["state"] if about["format"] == FORMAT else None):
+            raise StateFileError(f"cannot read {path}: its checksum is wrong, so it is damaged")
         return _decode(json.loads(about["state"]), tensors)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise StateFileError(f"cannot read {path}: {error}") from None
 
 
 def replace_file(aside: Path, target: Path) -> None:
-    """Puts a finished file in place; after this returns it survives a power cut too."""
+    """Puts a finished file in its place; when this returns, it survives a power cut."""
     with open(aside, "rb") as file:
         os.fsync(file.fileno())
     os.replace(aside, target)
@@ -82,26 +83,36 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def _discard(aside: Path) -> None:
-    with suppress(OSError):  # it may be a folder, or on a disk that has gone: why nothing was written is what is told
+    with suppress(OSError):  # the first error is the one to report
         aside.unlink(missing_ok=True)
 
 
-def _encode(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
+def _encode(value: Any, place: str | None, tensors: dict[str, Tensor]) -> Any:
+    """The state with names in place of its tensors, which are collected.
+
+    In a file names begin with the first key, as `backbone.0.weight`; in a digest (`place` "") with a slash, since the
+    digests of stored runs were computed so.
+    """
+
+    def below(key: Any) -> str:
+        return str(key) if place is None else f"{place}/{key}"
+
     if isinstance(value, Tensor):
-        # Two places may spell the same name, as the keys 1 and "1" do.
+        place = place or ""
+        # Two keys may have the same text, such as 1 and "1".
         name = place if place not in tensors else f"{place}#{len(tensors)}"
         if value.layout != torch.strided:
-            raise TypeError(f"{place}: a sparse tensor cannot be kept in a state file; register it as not persistent")
+            raise TypeError(f"{place}: a sparse tensor cannot be saved in a state file; register it as not persistent")
         tensors[name] = value.detach().to("cpu").contiguous()
         return {"tensor": name}
     if isinstance(value, dict):
-        return {"pairs": [[key, _encode(item, f"{place}/{key}", tensors)] for key, item in value.items()]}
+        return {"pairs": [[key, _encode(item, below(key), tensors)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
-        items = [_encode(item, f"{place}/{index}", tensors) for index, item in enumerate(value)]
+        items = [_encode(item, below(index), tensors) for index, item in enumerate(value)]
         return {"tuple": items} if isinstance(value, tuple) else items
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"{place}: a {type(value).__name__} cannot be kept in a state file")
+    raise TypeError(f"{place}: a {type(value).__name__} cannot be saved in a state file")
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -128,7 +139,7 @@ def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def digest_of(state: Any) -> str:
-    """A digest of every number in a state, to compare runs to the bit."""
+    """A digest of every value in a state, to compare runs to the bit."""
     tensors: dict[str, Tensor] = {}
     digest = hashlib.sha256(json.dumps(_encode(state, "", tensors), sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
@@ -137,14 +148,16 @@ def digest_of(state: Any) -> str:
     return digest.hexdigest()
 
 
-def _checksum(tensors: dict[str, Tensor]) -> str:
-    """Quick to compute; tells of damage, not of malice."""
-    total = 0
-    for _, tensor in sorted(tensors.items()):
+def _checksum(tensors: dict[str, Tensor], header: str | None) -> str:
+    """Quick to compute; detects damage, not malice. Without a header, as version 0.1 computed it."""
+    total = 0 if header is None else zlib.crc32(header.encode())
+    for name, tensor in sorted(tensors.items()):
+        if header is not None:
+            total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
         total = zlib.crc32(_bytes(tensor), total)
     return f"{total:08x}"
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """The tensor's memory, not a copy; flat, because a single number cannot be read as bytes."""
+    """The tensor's memory, not a copy; flat, because a scalar tensor cannot be viewed as bytes."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")

@@ -1,4 +1,4 @@
-"""Where decoded pictures go while testing: a folder of the test's own; for real data, which are slow, a lasting one."""
+"""Where decoded images go while testing: a folder of the test's own; for real data, which are slow, a lasting one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets in the formats of the real ones, as small as one likes. Each picture tells which one it is."""
+"""Datasets in the formats of the real ones, as small as one likes. Each image tells which one it is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.experiments.sequences.pickling import python2_pickle
 
 
 def jpeg(colour: tuple[int, int, int] | int, side: int = 8) -> bytes:
-    """A picture of one colour; a single number makes it grey."""
+    """An image of one colour; a single number makes it grey."""
     stream = io.BytesIO()
     Image.new("L" if isinstance(colour, int) else "RGB", (side, side), colour).save(stream, "JPEG", quality=95)
     return stream.getvalue()
@@ -26,7 +26,7 @@ def jpeg(colour: tuple[int, int, int] | int, side: int = 8) -> bytes:
 def write_tinyimagenet(
     root: Path, classes: int = 10, train: int = 6, test: int = 2, *, packed: bool = False, grey_every: int = 5
 ) -> Path:
-    """The red of a picture tells its class, its blue whether it is a test picture; every so often one is grey."""
+    """The red of an image tells its class, its blue whether it is a test image; every so often one is grey."""
     keys = [f"n{number:08}" for number in range(classes)]
     files: dict[str, bytes] = {
         "wnids.txt": "\n".join(reversed(keys)).encode() + b"\n",
@@ -34,14 +34,14 @@ def write_tinyimagenet(
         "test/images/test_0.JPEG": jpeg(0),
     }
     lines = []
-    pictures: dict[tuple[int, int], bytes] = {}
+    samples: dict[tuple[int, int], bytes] = {}
     for label, key in enumerate(keys):
         red = 255 * label // max(1, classes - 1)
         for number in range(train):
             grey = number % grey_every == grey_every - 1
             kind = (label, int(grey))
-            pictures.setdefault(kind, jpeg(red if grey else (red, 0, 0)))
-            files[f"train/{key}/images/{key}_{number}.JPEG"] = pictures[kind]
+            samples.setdefault(kind, jpeg(red if grey else (red, 0, 0)))
+            files[f"train/{key}/images/{key}_{number}.JPEG"] = samples[kind]
         files[f"train/{key}/{key}_boxes.txt"] = b"0 0 1 1\n"
         tested = jpeg((red, 0, 255))
         for number in range(test):
@@ -78,7 +78,7 @@ def imagenet32_rows(labels: Sequence[int], first: int = 0) -> np.ndarray:
 
 
 def write_imagenet32(folder: Path, sizes: Sequence[int], test: int = 5, *, npz: bool = False) -> Path:
-    """Ten training files and one for the test; class k (from 1) has sizes[k - 1] pictures for training."""
+    """Ten training files and one for the test; class k (from 1) has sizes[k - 1] images for training."""
     folder.mkdir(parents=True, exist_ok=True)
     labels = [label for label, size in enumerate(sizes, 1) for _ in range(size)]
     labels = [labels[place] for place in np.random.default_rng(0).permutation(len(labels))]
@@ -103,7 +103,7 @@ Users = Mapping[str, tuple[int, int]]
 
 
 def write_femnist(folder: Path, files: Sequence[Users], *, packed: bool = True, classes: int = 62) -> Path:
-    """One pair of LEAF files for each entry. The first pixels of a picture tell file, user, part and number."""
+    """One pair of LEAF files for each entry. The first pixels of an image tell file, user, part and number."""
     for number, users in enumerate(files):
         for part in ("train", "test"):
             data = {
@@ -115,11 +115,11 @@ def write_femnist(folder: Path, files: Sequence[Users], *, packed: bool = True, 
 
 
 def _letters(file: int, user: int, part: str, count: int, classes: int) -> dict[str, list[Any]]:
-    pictures = np.full((count, 28 * 28), 255, np.uint8)
-    pictures[:, 0], pictures[:, 1], pictures[:, 2] = file, user, part == "test"
-    pictures[:, 3], pictures[:, 4] = np.arange(count) % 256, np.arange(count) // 256
+    samples = np.full((count, 28 * 28), 255, np.uint8)
+    samples[:, 0], samples[:, 1], samples[:, 2] = file, user, part == "test"
+    samples[:, 3], samples[:, 4] = np.arange(count) % 256, np.arange(count) // 256
     return {
-        "x": [[value / 255 for value in row] for row in pictures.tolist()],
+        "x": [[value / 255 for value in row] for row in samples.tolist()],
         "y": [n % classes for n in range(count)],
     }
 
@@ -135,10 +135,10 @@ def _write_leaf(path: Path, data: Mapping[str, dict[str, list[Any]]], packed: bo
 
 
 def write_fceleba(root: Path, users: Users, *, side: int = 8) -> Path:
-    """LEAF's lists and the pictures, laid out as LEAF does. Who smiles is red, who does not is blue."""
+    """LEAF's lists and the images, laid out as LEAF does. Who smiles is red, who does not is blue."""
     folder = root / "celeba" / "data"
-    pictures = folder / "raw" / "img_align_celeba"
-    pictures.mkdir(parents=True, exist_ok=True)
+    samples = folder / "raw" / "img_align_celeba"
+    samples.mkdir(parents=True, exist_ok=True)
     content = [jpeg((0, 0, 255), side), jpeg((255, 0, 0), side)]
     number = 0
     for place, part in enumerate(("train", "test")):
@@ -149,14 +149,14 @@ def write_fceleba(root: Path, users: Users, *, side: int = 8) -> Path:
                 number += 1
                 names.append(f"{number:06}.jpg")
                 labels.append(float(number % 2))
-                (pictures / names[-1]).write_bytes(content[number % 2])
+                (samples / names[-1]).write_bytes(content[number % 2])
             data[user] = {"x": names, "y": labels}
         _write_leaf(folder / part / f"all_data_niid_05_keep_5_{part}_9.json", data, packed=False)
     return root
 
 
 def write_folder(root: Path, tasks: Mapping[str, Mapping[str, int]], *, ending: str = "png") -> Path:
-    """Tasks, their classes, and how many pictures each has; a class may be `train/cats`. No two are alike."""
+    """Tasks, their classes, and how many images each has; a class may be `train/cats`. No two are alike."""
     shade = 0
     for task, classes in tasks.items():
         for name, count in classes.items():

@@ -1,4 +1,4 @@
-"""Decoded pictures are kept, and never believed when they should not be."""
+"""Decoded images are kept, and never believed when they should not be."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from softmask.errors import DataError
 from softmask.experiments.sequences.cache import Facts, Stored, cache_folder, cached
-from softmask.storage.arrays import ArrayFile, Shelf, open_array
+from softmask.storage.arrays import ArrayFile, ArrayFolder, open_array
 
 
 class Recipe:
@@ -29,10 +29,10 @@ class Recipe:
     def __call__(self) -> Stored:
         return cached("toy", self.version, self.source.parent, [self.source], self.build)
 
-    def build(self, shelf: Shelf) -> Facts:
+    def build(self, output: ArrayFolder) -> Facts:
         self.built += 1
         content = np.frombuffer(self.source.read_bytes(), np.uint8)
-        images = shelf.array("images", (2, 2), np.uint8)
+        images = output.array("images", (2, 2), np.uint8)
         for value in content:
             images.add(np.full((1, 2, 2), value, np.uint8))
         return {"first": int(content[0])}
@@ -92,7 +92,7 @@ def test_contents_are_not_read_while_sizes_and_times_fit(tmp_path: Path, monkeyp
     def fail(path: str) -> str:
         raise AssertionError(f"{path} is read")
 
-    monkeypatch.setattr("softmask.storage.fingerprint.content_digest", fail)
+    monkeypatch.setattr("softmask.experiments.sequences.cache.content_digest", fail)
     recipe()
 
 
@@ -175,11 +175,11 @@ def test_torn_and_foreign_entries_are_built_again(tmp_path: Path, spoil: Callabl
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     recipe = Recipe(tmp_path)
 
-    def fail(shelf: Shelf) -> Facts:
-        shelf.array("images", (2,), np.uint8).add(np.zeros((4, 2), np.uint8))
-        raise DataError("a broken picture")
+    def fail(output: ArrayFolder) -> Facts:
+        output.array("images", (2,), np.uint8).add(np.zeros((4, 2), np.uint8))
+        raise DataError("a broken image")
 
-    with pytest.raises(DataError, match="a broken picture"):
+    with pytest.raises(DataError, match="a broken image"):
         cached("toy", 1, tmp_path, [recipe.source], fail)
     assert not list(cache_folder().iterdir())
 
@@ -187,12 +187,12 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
 def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
     recipe = Recipe(tmp_path)
 
-    def build(shelf: Shelf) -> Facts:
-        facts = recipe.build(shelf)
+    def build(output: ArrayFolder) -> Facts:
+        facts = recipe.build(output)
         recipe.source.write_bytes(b"other content")
         return facts
 
-    with pytest.raises(DataError, match="source: changed while it was being read"):
+    with pytest.raises(DataError, match="source: changed while it was read"):
         cached("toy", 1, tmp_path, [recipe.source], build)
     assert not list(cache_folder().iterdir())
 
@@ -208,7 +208,7 @@ def test_without_a_writable_cache_it_works_with_a_notice(tmp_path: Path, monkeyp
     (tmp_path / "occupied").write_text("a file where the folder should be")
     monkeypatch.setenv("SOFTMASK_CACHE", str(tmp_path / "occupied"))
     recipe = Recipe(tmp_path)
-    with pytest.warns(UserWarning, match="not kept for the next start: cannot write to .*occupied"):
+    with pytest.warns(UserWarning, match="not cached: cannot write to .*occupied"):
         assert recipe.shown() == [1, 2, 3]
 
 

@@ -27,7 +27,7 @@ Content = dict[str, dict[str, Any]]
 
 
 def contents(shuffle: int = 0) -> Content:
-    """What the three files hold. The class of a picture is its first red value, its copy the first green one."""
+    """What the three files hold. The class of an image is its first red value, its copy the first green one."""
     files: Content = {"meta": {"fine_label_names": [f"class{label:02}" for label in range(100)]}}
     for name, per_class in (("train", 3), ("test", 1)):
         order = np.random.default_rng(shuffle).permutation(100 * per_class)
@@ -65,7 +65,7 @@ def load(root: Path, tasks: int = 10) -> TaskSequence:
         return cifar100_by_class(root, Seeds(), tasks, SMALL)
 
 
-def test_pictures_are_planar_and_labelled(tmp_path: Path) -> None:
+def test_images_are_planar_and_labelled(tmp_path: Path) -> None:
     sequence = load(archive_of(tmp_path, contents()))
     assert sequence.input_shape == (3, 32, 32)
     for task, test in zip(sequence.tasks, sequence.tests, strict=True):

@@ -25,9 +25,9 @@ def by_rotation() -> TaskSequence:
 
 
 def sources(batches: Batches, degrees: int) -> set[int]:
-    """Which of the 1797 pictures these are."""
+    """Which of the 1797 images these are."""
     known = {image.tobytes(): row for row, image in enumerate(turned_digits(degrees).images)}
-    assert len(known) == 1797, "two pictures look alike: they cannot be told apart"
+    assert len(known) == 1797, "two images look alike: they cannot be told apart"
     return {known[image.numpy().tobytes()] for image in batches.images}
 
 
@@ -66,7 +66,7 @@ def test_shares_are_about_64_16_and_20_percent(by_class: TaskSequence) -> None:
         assert np.abs(counts / counts.sum() - (0.64, 0.16, 0.2)).max() < 0.02
 
 
-def test_a_rotation_trains_on_forty_pictures_of_a_digit_of_its_own_choice(by_rotation: TaskSequence) -> None:
+def test_a_rotation_trains_on_forty_images_of_a_digit_of_its_own_choice(by_rotation: TaskSequence) -> None:
     for task in by_rotation.tasks:
         assert Counter(task.train.labels.tolist()) == dict.fromkeys(range(10), 40)
     drawn = [frozenset(sources(task.train, degrees_of(task.name))) for task in by_rotation.tasks]
@@ -80,7 +80,7 @@ def test_digits_are_validated_and_tested_alike(by_class: TaskSequence, by_rotati
             assert Counter(test.labels.tolist()) == dict.fromkeys(range(task.classes), 36)
 
 
-def test_no_picture_tested_anywhere_is_trained_on_in_any_rotation(by_rotation: TaskSequence) -> None:
+def test_no_image_tested_anywhere_is_trained_on_in_any_rotation(by_rotation: TaskSequence) -> None:
     trained, held, tested = set(), set(), set()
     for task, test in _pairs(by_rotation):
         degrees = degrees_of(task.name)
@@ -113,7 +113,7 @@ def test_normalisation_fits_the_pixels() -> None:
     assert pixels.max() == 1
 
 
-def test_shared_pictures_cannot_be_changed() -> None:
+def test_shared_images_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="read-only"):
         turned_digits(9).images[0] = 0
 

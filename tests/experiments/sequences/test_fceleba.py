@@ -1,4 +1,4 @@
-"""CelebA by person, from lists and pictures laid out as LEAF does."""
+"""CelebA by person, from lists and images laid out as LEAF does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def change(root: Path, **changes: Any) -> Path:
     return lists(root)
 
 
-def test_smiles_are_labelled_and_pictures_are_small_and_in_colour(tmp_path: Path) -> None:
+def test_smiles_are_labelled_and_images_are_small_and_in_colour(tmp_path: Path) -> None:
     sequence = load(write_fceleba(tmp_path, PEOPLE, side=50))
     assert sequence.input_shape == (3, 32, 32)
     assert sequence.classes == (2, 2, 2)
@@ -64,12 +64,12 @@ def test_the_folder_named_directly(tmp_path: Path) -> None:
     ]
 
 
-def test_fewer_pictures_are_used_with_a_notice_and_too_few_are_refused(tmp_path: Path) -> None:
+def test_fewer_images_are_used_with_a_notice_and_too_few_are_refused(tmp_path: Path) -> None:
     write_fceleba(tmp_path, {**PEOPLE, "22": (12, 4)})
     with pytest.warns(UserWarning, match="10 to 20/2 to 4/4 to 8 a task"):
         fceleba_by_user(tmp_path, Seeds(), 3, SMALL)
     write_fceleba(tmp_path / "few", {**PEOPLE, "22": (1, 0)})
-    with pytest.raises(DataError, match="user person 22: 0 pictures"):
+    with pytest.raises(DataError, match="user person 22: 0 images"):
         load(tmp_path / "few")
 
 
@@ -93,7 +93,7 @@ def test_lists_that_are_wrong(tmp_path: Path, changes: dict[str, Any], reason: s
     assert "\n" not in str(error.value)
 
 
-def test_every_broken_picture_is_named(tmp_path: Path) -> None:
+def test_every_broken_image_is_named(tmp_path: Path) -> None:
     write_fceleba(tmp_path, PEOPLE)
     folder = tmp_path / "celeba" / "data" / "raw" / "img_align_celeba"
     (folder / "000003.jpg").write_bytes(jpeg(9, 64)[:150])
@@ -103,14 +103,14 @@ def test_every_broken_picture_is_named(tmp_path: Path) -> None:
     assert [line.split(":")[0][-10:] for line in error.value.problems] == ["000003.jpg", "000005.jpg"]  # type: ignore[attr-defined]
 
 
-def test_no_pictures_at_all(tmp_path: Path) -> None:
+def test_no_images_at_all(tmp_path: Path) -> None:
     write_fceleba(tmp_path, PEOPLE)
     (tmp_path / "celeba" / "data" / "raw").rename(tmp_path / "elsewhere")
     with pytest.raises(DataError, match="img_align_celeba: no such folder"):
         load(tmp_path)
 
 
-def test_lists_in_another_order_are_not_served_from_old_pictures(tmp_path: Path) -> None:
+def test_lists_in_another_order_are_not_served_from_old_images(tmp_path: Path) -> None:
     load(write_fceleba(tmp_path, PEOPLE))
     content = json.loads(lists(tmp_path).read_text())
     for user in content["user_data"].values():

@@ -36,7 +36,7 @@ def one_user_a_file(folder: Path, files: int = 3, sizes: tuple[int, int] = ENOUG
 
 
 def origins(sequence: TaskSequence, pixel: int) -> list[set[int]]:
-    """Which file (0), user (1) or part (2) the pictures of each task come from."""
+    """Which file (0), user (1) or part (2) the images of each task come from."""
     return [
         {value for part in (task.train, task.val, test) for value in part.images[:, 0, 0, pixel].tolist()}
         for task, test in zip(sequence.tasks, sequence.tests, strict=True)
@@ -103,7 +103,7 @@ def test_users_with_enough_go_first_else_those_with_the_most(tmp_path: Path) -> 
     write_femnist(tmp_path / "a", [{"small": (10, 5), "b": ENOUGH, "c": ENOUGH, "d": ENOUGH}])
     assert sorted(map(min, origins(load(tmp_path / "a"), pixel=1))) == [1, 2, 3]
     write_femnist(tmp_path / "b", [{"a": (20, 9), "b": (30, 9), "c": ENOUGH, "d": (25, 9)}])
-    with pytest.warns(UserWarning, match="fewer pictures than the paper: 20 to 40/4 to 8/9 to 12 a task"):
+    with pytest.warns(UserWarning, match="fewer images than the paper: 20 to 40/4 to 8/9 to 12 a task"):
         sequence = femnist_by_user(tmp_path / "b", Seeds(), 3, SMALL)
     assert sorted(map(min, origins(sequence, pixel=1))) == [1, 2, 3]
 
@@ -120,7 +120,7 @@ def test_below_a_fortieth_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         load(tmp_path)
     problems = error.value.problems  # type: ignore[attr-defined]
-    assert ["user writer b: 0 pictures for test; the paper has 12, at least 1" in problems[0], len(problems)] == [
+    assert ["user writer b: 0 images for test; the paper has 12, at least 1" in problems[0], len(problems)] == [
         True,
         2,
     ]
@@ -132,12 +132,12 @@ def test_too_few_users(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_the_same_name_for_other_pictures_is_another_task(tmp_path: Path) -> None:
+def test_the_same_name_for_other_images_is_another_task(tmp_path: Path) -> None:
     one, two = one_user_a_file(tmp_path / "a"), one_user_a_file(tmp_path / "b")
     path = two / "train" / "all_data_0_iid_01_0_keep_0_train_9.json.gz"
     content = json.loads(gzip.decompress(path.read_bytes()))
-    for picture in content["user_data"]["0"]["x"]:
-        picture[100] = 0.0
+    for image in content["user_data"]["0"]["x"]:
+        image[100] = 0.0
     path.write_bytes(gzip.compress(json.dumps(content).encode()))
     same = {task.name for task in load(one).tasks} & {task.name for task in load(two).tasks}
     assert len(same) == 2
@@ -160,7 +160,7 @@ PIXELS = [0.5] * 784
     [
         (b"", "damaged or not readable"),
         (b"no json", "damaged or not readable"),
-        (b"[" * 100_000, "far more lists than pictures"),
+        (b"[" * 100_000, "far more lists than images"),
         (b'{"users": ["a"], "user_data": {"a": {"x": [[NaN]], "y": [0]}}}', "NaN is no number"),
         (b"[1, 2]", "not a file of LEAF"),
         (b'{"users": "a", "user_data": {}}', "not a file of LEAF"),
@@ -223,13 +223,13 @@ def test_facts() -> None:
 
 
 @pytest.mark.data
-def test_real_files_of_ten_tasks_have_the_papers_counts_and_share_no_picture() -> None:
+def test_real_files_of_ten_tasks_have_the_papers_counts_and_share_no_image() -> None:
     sequence = load_sequence("FE-10", data_for("FE-10"), Seeds())
     assert sizes_of(sequence) == sizes_in_paper("FE-10")
     seen: set[bytes] = set()
     for task, test in zip(sequence.tasks, sequence.tests, strict=True):
         own = {image.tobytes() for part in (task.train, task.val, test) for image in part.images.numpy()}
-        assert not own & seen, "tasks share pictures: one file serves several"
+        assert not own & seen, "tasks share images: one file serves several"
         assert len(own) == 4030
         seen |= own
 

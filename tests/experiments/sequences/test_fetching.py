@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from softmask.errors import DataError
+from softmask.experiments.sequences.catalogue import SEQUENCES, Download, sequence_facts
 from softmask.experiments.sequences.fetching import fetch
-from softmask.experiments.sequences.sources import Download
 
 CONTENT = bytes(range(256)) * 2000
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -206,5 +206,29 @@ def test_nobody_answers(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_no_bad_line(server: Server, tmp_path: Path) -> None:
     (tmp_path / (server.download.file + ".part.json")).mkdir()
-    with pytest.raises(DataError, match="Is a directory; there is nothing wrong with the line"):
+    with pytest.raises(DataError, match="Is a directory"):
         get(server, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://[", "http://host:port/", "http:///\x7f", "https://a b/\tc", "http://" + "a" * 70]
+)
+def test_a_redirect_to_a_malformed_address_is_one_line(server: Server, tmp_path: Path, address: str) -> None:
+    def redirect(handler: Handler, number: int) -> bool:
+        handler.send_response(302)
+        handler.send_header("Location", address)
+        handler.end_headers()
+        return True
+
+    server.behave = redirect
+    with pytest.raises(DataError) as caught:
+        get(server, tmp_path, attempts=1)
+    assert "\n" not in str(caught.value)
+    assert server.download.address in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in SEQUENCES.names() if sequence_facts(name).needs_data])
+def test_data_are_fetched_over_https(name: str) -> None:
+    source = sequence_facts(name).source
+    assert source is not None
+    assert source.download is None or source.download.address.startswith("https://")

@@ -1,4 +1,4 @@
-"""One's own pictures in folders."""
+"""One's own images in folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from softmask.experiments.sequences.checking import check_one
 from softmask.experiments.sequences.folder import is_divided
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
-from softmask.storage.fingerprint import files_below
+from softmask.storage.reading import files_below
 from tests.experiments.sequences.generated import write_folder
 
 PETS = {"1 furry": {"cats": 10, "dogs": 20}, "2 feathered": {"ducks": 10, "geese": 10, "swans": 10}}
@@ -47,7 +47,7 @@ def test_tasks_in_the_order_of_their_names_each_class_divided(tmp_path: Path) ->
     assert Counter(task.val.labels.tolist()) == {0: 1, 1: 2}
     assert Counter(task.train.labels.tolist()) == {0: 7, 1: 14}
     shades = [shade for part in (task.train, task.val, test) for shade in part.images[:, 0, 0, 0].tolist()]
-    assert sorted(shades) == list(range(1, 31)), "every picture is in one part"
+    assert sorted(shades) == list(range(1, 31)), "every image is in one part"
 
 
 def test_given_parts_are_kept(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_given_parts_are_kept(tmp_path: Path) -> None:
     assert set(sequence.tests[0].images[:, 0, 0, 0].tolist()) == set(range(13, 19))
 
 
-def test_the_digest_follows_the_pictures_not_the_place(tmp_path: Path) -> None:
+def test_the_digest_follows_the_images_not_the_place(tmp_path: Path) -> None:
     one = write_folder(tmp_path / "one", PETS)
     two = tmp_path / "two"
     shutil.copytree(one, two)
@@ -72,13 +72,13 @@ def test_the_digest_follows_the_pictures_not_the_place(tmp_path: Path) -> None:
     assert [changed[0] != names[0], changed[1] == names[1]] == [True, True]
 
 
-def test_the_split_seed_moves_pictures(tmp_path: Path) -> None:
+def test_the_split_seed_moves_images(tmp_path: Path) -> None:
     root = write_folder(tmp_path, PETS)
     assert load(root, Seeds(split=2)).tasks[0].name != load(root).tasks[0].name
     assert [task.name for task in load(root, Seeds(order=2)).tasks] == [task.name for task in load(root).tasks]
 
 
-def test_all_sorts_of_pictures(tmp_path: Path) -> None:
+def test_all_sorts_of_images(tmp_path: Path) -> None:
     root = write_folder(tmp_path, {"t": {"a": 3, "b": 3}})
     folder = root / "t" / "a"
     Image.new("P", (5, 7)).save(folder / "x.gif")
@@ -87,8 +87,8 @@ def test_all_sorts_of_pictures(tmp_path: Path) -> None:
     Image.new("1", (5, 7), 1).save(folder / "x.tif")
     Image.new("RGBA", (5, 7), (255, 0, 0, 0)).save(folder / "clear.webp", lossless=True)
     Image.fromarray(np.full((5, 7), 40_000, np.uint16)).save(folder / "deep.png")
-    (folder / "notes.txt").write_text("not a picture")
-    (folder / ".hidden.png").write_text("not a picture either")
+    (folder / "notes.txt").write_text("not an image")
+    (folder / ".hidden.png").write_text("not an image either")
     sequence = load(root)
     parts = (sequence.tasks[0].train, sequence.tasks[0].val, sequence.tests[0])
     images = [image for part in parts for image in part.images[part.labels == 0]]
@@ -97,7 +97,7 @@ def test_all_sorts_of_pictures(tmp_path: Path) -> None:
     assert {(200, 200, 200), (155, 155, 155), (255, 255, 255)} <= centres
 
 
-def test_a_picture_taken_sideways_is_turned_upright(tmp_path: Path) -> None:
+def test_an_image_taken_sideways_is_turned_upright(tmp_path: Path) -> None:
     root = write_folder(tmp_path, {"t": {"a": 3, "b": 3}})
     sideways = Image.new("RGB", (40, 40), "blue")
     sideways.paste("red", (0, 0, 20, 40))  # red on the left
@@ -116,11 +116,11 @@ def test_a_picture_taken_sideways_is_turned_upright(tmp_path: Path) -> None:
     [
         ({}, "holds no folders"),
         ({"cats": {".": 5}, "dogs": {".": 5}}, "root is a single task, put it in a folder"),
-        ({"a": {"cats": 5}}, "a: 1 folders of pictures; a task needs at least two classes"),
-        ({"a": {"cats": 5, "dogs": 2}}, "class 'dogs' has 2 pictures, at least 3 are needed"),
+        ({"a": {"cats": 5}}, "a: 1 folders of images; a task needs at least two classes"),
+        ({"a": {"cats": 5, "dogs": 2}}, "class 'dogs' has 2 images, at least 3 are needed"),
         ({"a": {"train/cats": 5, "train/dogs": 5}}, "beside 'train' there must be 'test'"),
         ({"a": {"train/c": 5, "train/d": 5, "test/e": 5}}, "has the class 'e', which .*train has not"),
-        ({"a": {"train/c": 5, "train/d": 5, "test/c": 0}}, "test: no pictures"),
+        ({"a": {"train/c": 5, "train/d": 5, "test/c": 0}}, "test: no images"),
     ],
 )
 def test_layouts_that_do_not_serve(tmp_path: Path, tasks: dict[str, dict[str, int]], reason: str) -> None:
@@ -135,13 +135,13 @@ def test_no_such_folder(tmp_path: Path) -> None:
         sequence_facts(f"folder:{tmp_path / 'nowhere'}")
 
 
-def test_a_picture_that_lies_about_its_size(tmp_path: Path) -> None:
+def test_an_image_that_lies_about_its_size(tmp_path: Path) -> None:
     root = write_folder(tmp_path, PETS)
     path = root / "1 furry" / "cats" / "3.png"
     content = bytearray(path.read_bytes())
     content[16:24] = (60_000).to_bytes(4, "big") * 2
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"3.png: (says that it has 60000x60000|not a whole picture)"):
+    with pytest.raises(DataError, match=r"3.png: (claims 60000x60000|not an image)"):
         load(root)
 
 
@@ -170,22 +170,22 @@ def test_trains_are_a_class_like_any_other(tmp_path: Path) -> None:
     assert is_divided(tmp_path)
 
 
-def test_a_run_of_other_pictures_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    root = write_folder(tmp_path / "pictures", PETS)
+def test_a_run_of_other_images_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "images", PETS)
     changes = {"epochs": 1, "width": 0.0625}
     config = make_config("ncl", f"folder:{root}", preset="short", tasks=1, changes=changes)
     store = Store(tmp_path / "store")
     done = run(config, store)
     assert run(config, store).path == done.path
     next((root / "1 furry" / "cats").iterdir()).unlink()
-    with pytest.raises(StoreError, match="learned its task 1 from other pictures"):
+    with pytest.raises(StoreError, match="learned its task 1 from other"):
         run(config, store)
     shutil.rmtree(root)
-    assert run(config, store).path == done.path, "pictures that are gone are not others"
+    assert run(config, store).path == done.path, "images that are gone are not others"
 
 
 def test_tasks_that_came_or_went_make_another_run(tmp_path: Path) -> None:
-    root = write_folder(tmp_path / "pictures", PETS)
+    root = write_folder(tmp_path / "images", PETS)
     config = make_config("ncl", f"folder:{root}", preset="short", changes={"epochs": 1, "width": 0.0625})
     store = Store(tmp_path / "store")
     run(config, store)
@@ -204,11 +204,11 @@ def test_tasks_that_came_or_went_make_another_run(tmp_path: Path) -> None:
 def test_files_that_are_left_out_are_told(tmp_path: Path) -> None:
     write_folder(tmp_path, {"t": {"a": 4, "b": 4}})
     (tmp_path / "t" / "a" / "x.HEIC").touch()
-    with pytest.warns(UserWarning, match="no pictures by their endings are left out: 1 .heic"):
+    with pytest.warns(UserWarning, match="ignored: 1 .heic"):
         sequence_facts(f"folder:{tmp_path}")
 
 
-def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
+def test_a_pipe_is_no_image(tmp_path: Path) -> None:
     write_folder(tmp_path, {"t": {"a": 4, "b": 4}})
     os.mkfifo(tmp_path / "t" / "a" / "pipe.png")
     os.symlink(tmp_path / "nowhere", tmp_path / "t" / "a" / "link.png")
@@ -223,7 +223,7 @@ def test_names_need_not_be_text(tmp_path: Path) -> None:
     assert len(load(named).tasks) == 1
 
 
-def test_pictures_that_are_tested_and_trained_on_are_counted(tmp_path: Path) -> None:
+def test_images_that_are_tested_and_trained_on_are_counted(tmp_path: Path) -> None:
     write_folder(tmp_path, {"t": {"a": 6, "b": 6}})
     assert not any("trained or validated" in note for note in check_one(f"folder:{tmp_path}", None).notes)
     for name in ("a", "b"):

@@ -15,7 +15,7 @@ from softmask.errors import DataError
 from softmask.experiments.sequences import sequence_facts
 from softmask.experiments.sequences.checking import sizes_in_paper, sizes_of
 from softmask.experiments.sequences.imagenet32 import CLASSES, PER_TASK, imagenet32_by_class
-from softmask.images.labelled import COLOUR, Counts, Pictures
+from softmask.images.labelled import COLOUR, Counts, LabelledImages
 from softmask.images.splitting import draw_by_class
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
@@ -31,7 +31,7 @@ def load(root: Path, sizes: list[int] | None = None) -> TaskSequence:
 
 
 @pytest.mark.parametrize("npz", [False, True])
-def test_pictures_are_right_side_up_in_colour(tmp_path: Path, npz: bool) -> None:
+def test_images_are_right_side_up_in_colour(tmp_path: Path, npz: bool) -> None:
     write_imagenet32(tmp_path, SIZES, npz=npz)
     sequence = load(tmp_path)
     for part in (sequence.tasks[0].train, sequence.tasks[0].val, sequence.tests[0]):
@@ -90,10 +90,17 @@ def test_counts_of_the_whole_set_are_the_papers() -> None:
     parts = []
     for labels in (np.repeat(np.arange(CLASSES), sizes), np.repeat(np.arange(CLASSES), 50)):
         nothing = np.broadcast_to(np.zeros((1, 1, 1), np.uint8), (len(labels), 1, 1, 1))
-        parts.append(Pictures(nothing, labels, np.arange(len(labels))))
+        parts.append(LabelledImages(nothing, labels, np.arange(len(labels))))
     names = list(map(str, range(CLASSES)))
     sequence = draw_by_class(
-        *parts, name="I-100", tasks=100, counts=PER_TASK, seeds=Seeds(), normalise=COLOUR, class_names=names
+        *parts,
+        name="I-100",
+        tasks=100,
+        counts=PER_TASK,
+        seeds=Seeds(),
+        normalise=COLOUR,
+        class_names=names,
+        where="DIR",
     )
     assert sizes_of(sequence) == sizes_in_paper("I-100")
     assert {task.train.count for task in sequence.tasks} == {10_000}
@@ -114,10 +121,10 @@ def test_all_missing_files_are_named_at_once(tmp_path: Path) -> None:
     [
         ({"data": np.zeros((4, 3071), np.uint8), "labels": [1] * 4}, "with 3072 columns"),
         ({"data": np.zeros((4, 3072), np.int16), "labels": [1] * 4}, "array of bytes"),
-        ({"data": np.zeros((4, 3072), np.uint8), "labels": [1] * 3}, "list of 4 whole numbers"),
-        ({"data": np.zeros((4, 3072), np.uint8), "labels": [0] * 4}, r"must lie in 1\.\.6"),
-        ({"data": np.zeros((4, 3072), np.uint8), "labels": [7] * 4}, r"must lie in 1\.\.6"),
-        ({"data": np.zeros((4, 3072), np.uint8)}, "whole numbers"),
+        ({"data": np.zeros((4, 3072), np.uint8), "labels": [1] * 3}, "list of 4 integers"),
+        ({"data": np.zeros((4, 3072), np.uint8), "labels": [0] * 4}, r"must be in 1\.\.6"),
+        ({"data": np.zeros((4, 3072), np.uint8), "labels": [7] * 4}, r"must be in 1\.\.6"),
+        ({"data": np.zeros((4, 3072), np.uint8)}, "integers"),
         ({"labels": [1]}, "'data' is not"),
     ],
 )
@@ -129,9 +136,9 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, content: dict[str, ob
     assert str(tmp_path / "train_data_batch_2") in str(error.value)
 
 
-def test_a_class_without_pictures(tmp_path: Path) -> None:
+def test_a_class_without_images(tmp_path: Path) -> None:
     write_imagenet32(tmp_path, [*SIZES[:-1], 0])
-    with pytest.raises(DataError, match="1 of 6 classes have no picture for train"):
+    with pytest.raises(DataError, match="1 of 6 classes have no image for train"):
         load(tmp_path)
 
 
@@ -184,3 +191,20 @@ def test_an_npz_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.Mon
 def test_facts() -> None:
     facts = sequence_facts("I-100")
     assert (facts.drop1, facts.drop2, facts.tasks, facts.classes) == (0.208511, 0.360162, 100, 10)
+
+
+def test_the_layout_of_the_papers_authors_is_found(tmp_path: Path) -> None:
+    write_imagenet32(tmp_path / "plain", SIZES)
+    for part, pattern in (("train", "train_data*"), ("test", "val_data*")):
+        (tmp_path / "imagenet" / part).mkdir(parents=True)
+        for file in (tmp_path / "plain").glob(pattern):
+            file.rename(tmp_path / "imagenet" / part / file.name)
+    assert len(load(tmp_path).tasks) == 3
+
+
+def test_too_small_a_set_is_named(tmp_path: Path) -> None:
+    write_imagenet32(tmp_path, [5] * 6)
+    with pytest.raises(DataError) as caught:
+        load(tmp_path, [5] * 6)
+    assert str(tmp_path) in str(caught.value)
+    assert "I-3" in str(caught.value)

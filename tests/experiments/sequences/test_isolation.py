@@ -1,4 +1,4 @@
-"""A test that tries: can a method reach a test picture from what it is given?"""
+"""A test that tries: can a method reach a test image from what it is given?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tinyimagenet(folder: Path) -> TaskSequence:
 def imagenet32(folder: Path) -> TaskSequence:
     write_imagenet32(folder, [8] * 4)
     labels = [1, 2, 3, 4] * 2
-    tested = 255 - imagenet32_rows(labels)  # unlike any picture for training
+    tested = 255 - imagenet32_rows(labels)  # unlike any image for training
     (folder / "val_data").write_bytes(python2_pickle({"data": tested, "labels": labels}))
     return imagenet32_by_class(folder, Seeds(), 2, 4, Counts(8, 4, 4))
 
@@ -53,7 +53,7 @@ def femnist(folder: Path) -> TaskSequence:
 def fceleba(folder: Path) -> TaskSequence:
     write_fceleba(folder, {"a": (30, 10), "b": (30, 10)})
     for path in (folder / "celeba/data/raw/img_align_celeba").iterdir():
-        if int(path.stem) > 60:  # the test pictures come last: let them look like no other
+        if int(path.stem) > 60:  # the test images come last: let them look like no other
             Image.new("RGB", (8, 8), (int(path.stem), 250, 9)).save(path)
     return fceleba_by_user(folder, Seeds(), 2, Counts(20, 4, 8))
 
@@ -90,14 +90,14 @@ def everything_within_reach(start: Iterable[object]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("make", [tinyimagenet, imagenet32, femnist, fceleba, folder, digits, rotated])
-def test_no_test_picture_is_within_reach(tmp_path: Path, make: Callable[[Path], TaskSequence]) -> None:
+def test_no_test_image_is_within_reach(tmp_path: Path, make: Callable[[Path], TaskSequence]) -> None:
     sequence = make(tmp_path)
     scenario = Scenario(sequence.input_shape, sequence.classes)
     size = int(np.prod(sequence.input_shape))
     reached: set[bytes] = set()
     for array in everything_within_reach([*sequence.tasks, scenario]):
         if array.dtype == np.uint8 and array.ndim == 4 and array.size % size == 0:
-            reached |= {picture.tobytes() for picture in np.ascontiguousarray(array)}
+            reached |= {image.tobytes() for image in np.ascontiguousarray(array)}
     trained = {image.tobytes() for task in sequence.tasks for image in task.train.images.numpy()}
     assert trained <= reached, "the search finds what there is to be found"
     tested = {image.tobytes() for test in sequence.tests for image in test.images.numpy()}

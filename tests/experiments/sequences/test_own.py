@@ -36,12 +36,12 @@ def _registry_as_before() -> Iterator[None]:
 
 
 def samples(count: int = 6, classes: int = 2, seed: int = 0) -> tuple[Tensor, Tensor]:
-    pictures = torch.randint(0, 255, (count, 3, 8, 8), generator=torch.Generator().manual_seed(seed))
-    return pictures.to(torch.uint8), torch.arange(count) % classes
+    samples = torch.randint(0, 255, (count, 3, 8, 8), generator=torch.Generator().manual_seed(seed))
+    return samples.to(torch.uint8), torch.arange(count) % classes
 
 
 class Pairs(Dataset[Any]):
-    """A data set of Pillow pictures, as torchvision's are."""
+    """A dataset of Pillow images, as torchvision's are."""
 
     def __init__(self, grey: bool) -> None:
         self.shape = (8, 8) if grey else (8, 8, 3)
@@ -66,7 +66,7 @@ def test_tensors_and_data_sets() -> None:
 
 
 @pytest.mark.parametrize(("grey", "channels"), [(True, 1), (False, 3)])
-def test_pillow_pictures(grey: bool, channels: int) -> None:
+def test_pillow_images(grey: bool, channels: int) -> None:
     made = sequence_from("mine", [(Pairs(grey), Pairs(grey), Pairs(grey))])
     assert made.input_shape == (channels, 8, 8)
     assert made.tasks[0].train.images[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
@@ -76,7 +76,7 @@ def test_normalisation() -> None:
     triple = (samples(), samples(), samples())
     made = sequence_from("mine", [triple], normalise=Normalisation((0.0,) * 3, (1.0,) * 3))
     assert torch.allclose(made.tasks[0].train.x, triple[0][0] / 255)
-    floats = tuple((pictures / 7, labels) for pictures, labels in triple)
+    floats = tuple((samples / 7, labels) for samples, labels in triple)
     assert torch.equal(sequence_from("mine", [floats]).tasks[0].train.x, triple[0][0] / 7)
 
 
@@ -97,14 +97,14 @@ GOOD = samples()
         ([(GOOD, GOOD)], "expected three: training, validation and test"),
         ([((GOOD[0][0], GOOD[1][:3]), GOOD, GOOD)], r"expected \(count, channels, height, width\)"),
         ([((GOOD[0].long(), GOOD[1]), GOOD, GOOD)], "expected bytes"),
-        ([(GOOD, (GOOD[0], GOOD[1][:3]), GOOD)], "validation samples: labels must be 6 whole numbers"),
+        ([(GOOD, (GOOD[0], GOOD[1][:3]), GOOD)], "validation samples: labels must be 6 integers"),
         ([(GOOD, GOOD, (GOOD[0], GOOD[1].float()))], "test samples: labels must be"),
-        ([(GOOD, GOOD, (GOOD[0], GOOD[1] - 1))], "whole numbers from 0"),
+        ([(GOOD, GOOD, (GOOD[0], GOOD[1] - 1))], "integers from 0"),
         ([((GOOD[0], GOOD[1] * 5), GOOD, GOOD)], "never trained; number them from 0"),
         ([(GOOD, GOOD, (GOOD[0], GOOD[1] + 1))], "never trained"),
         ([(GOOD, GOOD, (GOOD[0][..., :5], GOOD[1]))], "several shapes"),
         ([((GOOD[0] * math.nan, GOOD[1]), GOOD, GOOD)], "training samples: some pixels are not finite"),
-        ([([(GOOD[0][0], 0), (GOOD[0][1], 1.5)], GOOD, GOOD)], r"a label must be a whole number, not 1\.5"),
+        ([([(GOOD[0][0], 0), (GOOD[0][1], 1.5)], GOOD, GOOD)], r"a label must be an integer, not 1\.5"),
     ],
 )
 def test_what_does_not_fit_is_said(tasks: list[Any], reason: str) -> None:

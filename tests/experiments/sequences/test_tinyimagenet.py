@@ -26,7 +26,7 @@ def load(root: Path, tasks: int = 5) -> TaskSequence:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_pictures_are_in_colour_and_labelled(tmp_path: Path, packed: bool) -> None:
+def test_images_are_in_colour_and_labelled(tmp_path: Path, packed: bool) -> None:
     write_tinyimagenet(tmp_path, packed=packed)
     sequence = load(tmp_path)
     assert sequence.input_shape == (3, 32, 32)
@@ -41,7 +41,7 @@ def test_pictures_are_in_colour_and_labelled(tmp_path: Path, packed: bool) -> No
         assert (test.images[:, 1].float() < 50).all()
 
 
-def test_grey_pictures_are_brought_to_three_equal_planes(tmp_path: Path) -> None:
+def test_grey_images_are_brought_to_three_equal_planes(tmp_path: Path) -> None:
     write_tinyimagenet(tmp_path, grey_every=1)
     images = load(tmp_path).tasks[0].train.images
     assert (images[:, 0] == images[:, 1]).all()
@@ -68,11 +68,11 @@ def test_resizing_is_bicubic(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(tmp_path).tasks[0].train.images[0].numpy(), expected)
 
 
-def test_every_broken_picture_is_named_and_nothing_is_kept(tmp_path: Path) -> None:
+def test_every_broken_image_is_named_and_nothing_is_kept(tmp_path: Path) -> None:
     folder = write_tinyimagenet(tmp_path)
     broken = [folder / "train/n00000003/images/n00000003_1.JPEG", folder / "val/images/val_7.JPEG"]
     broken[0].write_bytes(jpeg((1, 2, 3), 64)[:200])
-    broken[1].write_bytes(b"no picture")
+    broken[1].write_bytes(b"no image")
     for _ in range(2):  # what was half built must not serve the second time
         with pytest.raises(DataErrors) as error:
             load(tmp_path)
@@ -83,10 +83,10 @@ def test_every_broken_picture_is_named_and_nothing_is_kept(tmp_path: Path) -> No
 def test_what_is_wrong_with_the_lists_is_said(tmp_path: Path) -> None:
     folder = write_tinyimagenet(tmp_path)
     (folder / "train/n00000004/images/n00000004_0.JPEG").unlink()
-    with pytest.raises(DataError, match=r"train: each class needs 6 pictures, but n00000004 has 5"):
+    with pytest.raises(DataError, match=r"train: each class needs 6 images, but n00000004 has 5"):
         load(tmp_path)
     (folder / "val/val_annotations.txt").write_text("val_0.JPEG\tn99999999\n")
-    with pytest.raises(DataError, match=r"val_annotations.txt: a line that names no new picture and class"):
+    with pytest.raises(DataError, match=r"val_annotations.txt: a line that names no new image and class"):
         load(tmp_path)
     (folder / "wnids.txt").write_text("n00000001\n")
     with pytest.raises(DataError, match=r"wnids.txt: names 1 classes, expected 10"):

@@ -1,8 +1,8 @@
-"""Decoded pictures, kept as memory-mapped arrays so that the next start takes a moment.
+"""Decoded images, cached as memory-mapped arrays so that the next start is quick.
 
 An entry is a folder with `manifest.json`, `sources.json` (size, time and digest of every file that was read) and one
-.npy file for each array. It is built under another name and renamed when it is whole, so that what bears its name is
-complete and two processes may build the same entry at once. Whatever does not fit is built again.
+.npy file for each array. It is built under another name and renamed when it is complete, so that two
+processes may build the same entry at once. An entry that does not fit is built again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import Any
 import numpy.typing as npt
 
 from softmask.errors import DataError
-from softmask.storage.arrays import Shelf, open_array
-from softmask.storage.fingerprint import Fingerprint
+from softmask.storage.arrays import ArrayFolder, open_array
 
 FORMAT = 1
+CHUNK = 1 << 20
 BUILDING, OLD = ".building", ".old"
 SECONDS_UNTIL_ABANDONED = 24 * 3600
 ATTEMPTS, SECONDS_BETWEEN_ATTEMPTS = 20, 0.05
@@ -40,7 +40,7 @@ class Stored:
 
     arrays: Mapping[str, npt.NDArray[Any]]
     facts: Facts
-    """What the entry knows besides its arrays; anything that JSON can say."""
+    """Other facts about the data, in JSON."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Recipe:
 
     name: str
     version: int
-    """Of the recipe: to be raised whenever it would give other arrays from the same files."""
+    """Of the code: raise it whenever it would make other arrays from the same files."""
     place: Path
-    """Where the data set lies: the same set at another place makes another entry."""
+    """The folder or file of the dataset: the same data at another place make another entry."""
     sources: tuple[str, ...]
     """The files that are read."""
-    build: Callable[[Shelf], Facts]
+    build: Callable[[ArrayFolder], Facts]
 
     @property
     def key(self) -> str:
@@ -62,17 +62,67 @@ class Recipe:
         return f"{self.name}-{hashlib.sha256(os.fsencode(os.path.abspath(self.place))).hexdigest()[:16]}"
 
 
+@dataclass(frozen=True)
+class Fingerprint:
+    """Size and time of change of each file, by its path."""
+
+    files: Mapping[str, tuple[int, int]]
+
+    @classmethod
+    def of(cls, paths: Iterable[Path | str]) -> Fingerprint:
+        found = {}
+        for path in paths:
+            try:
+                facts = os.stat(path)
+            except OSError as error:
+                raise DataError(f"{path}: {error.strerror or error}") from None
+            found[str(path)] = (facts.st_size, facts.st_mtime_ns)
+        return cls(found)
+
+    def digest(self) -> str:
+        """A short name for the whole, so that a hundred thousand files are compared by one line."""
+        text = json.dumps(sorted((path, *facts) for path, facts in self.files.items()))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def with_contents(self) -> dict[str, list[Any]]:
+        """Size, time and digest of the content of each file."""
+        return {path: [*facts, content_digest(path)] for path, facts in self.files.items()}
+
+    def has_contents(self, recorded: object) -> bool:
+        """Whether the files hold what was recorded by `with_contents`, whatever their times say."""
+        if not isinstance(recorded, dict) or recorded.keys() != self.files.keys():
+            return False
+        for path, (size, changed) in self.files.items():
+            then = recorded[path]
+            if not isinstance(then, list) or len(then) != 3 or then[0] != size:
+                return False
+            if then[1] != changed and content_digest(path) != then[2]:
+                return False
+        return True
+
+
+def content_digest(path: str) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    return digest.hexdigest()
+
+
 def cache_folder() -> Path:
-    """Where entries are kept: SOFTMASK_CACHE, or `softmask` in the user's folder for caches."""
+    """The folder of the entries: SOFTMASK_CACHE, or `softmask` in the user's cache folder."""
     if named := os.environ.get("SOFTMASK_CACHE"):
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "softmask"
 
 
 def cached(
-    name: str, version: int, place: Path, sources: Iterable[Path | str], build: Callable[[Shelf], Facts]
+    name: str, version: int, place: Path, sources: Iterable[Path | str], build: Callable[[ArrayFolder], Facts]
 ) -> Stored:
-    """What `build` makes of these files: from the cache if it is there, else made now and kept."""
+    """The arrays that `build` makes from these files, from the cache or built now."""
     recipe = Recipe(name, version, place, tuple(map(str, sources)), build)
     folder = cache_folder()
     found = Fingerprint.of(recipe.sources)
@@ -83,7 +133,7 @@ def cached(
         return _build_and_keep(folder, recipe, found)
     except OSError as error:  # a reader turns what is wrong with a source into a DataError: this is about writing
         warnings.warn(
-            f"pictures are not kept for the next start: cannot write to {folder} ({error.strerror or error}); "
+            f"decoded images are not cached: cannot write to {folder} ({error.strerror or error}); "
             f"set SOFTMASK_CACHE to another folder",
             stacklevel=2,
         )
@@ -91,7 +141,7 @@ def cached(
 
 
 def _open_entry(entry: Path, recipe: Recipe, sources: Fingerprint) -> Stored | None:
-    """The entry if it is whole and made from these files by this recipe."""
+    """The entry if it is complete and was made from these files by this recipe."""
     try:
         manifest = json.loads((entry / "manifest.json").read_bytes())
         if (manifest["format"], manifest["name"], manifest["version"]) != (FORMAT, recipe.name, recipe.version):
@@ -149,9 +199,9 @@ def _open_published(entry: Path, manifest: dict[str, Any]) -> Stored:
 
 
 def _build(folder: Path, recipe: Recipe) -> dict[str, Any]:
-    with Shelf(folder) as shelf:
-        facts = recipe.build(shelf)
-    arrays = {name: [[file.rows, *file.row_shape], file.dtype.str] for name, file in shelf.files.items()}
+    with ArrayFolder(folder) as output:
+        facts = recipe.build(output)
+    arrays = {name: [[file.rows, *file.row_shape], file.dtype.str] for name, file in output.files.items()}
     return {"format": FORMAT, "name": recipe.name, "version": recipe.version, "arrays": arrays, "facts": facts}
 
 
@@ -160,12 +210,12 @@ def _build_and_forget(recipe: Recipe) -> Stored:
     try:
         made = Path(tempfile.mkdtemp(prefix="softmask-"))
     except OSError as error:
-        raise DataError(f"no room for decoded pictures: {error}; set SOFTMASK_CACHE to a folder with room") from None
+        raise DataError(f"no space for decoded images: {error}; set SOFTMASK_CACHE to another folder") from None
     try:
         manifest = _build(made, recipe)
         return Stored(_open_arrays(made, manifest["arrays"]), manifest["facts"])
     except OSError as error:
-        raise DataError(f"no room for decoded pictures: {error}; set SOFTMASK_CACHE to a folder with room") from None
+        raise DataError(f"no space for decoded images: {error}; set SOFTMASK_CACHE to another folder") from None
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
@@ -173,7 +223,7 @@ def _build_and_forget(recipe: Recipe) -> Stored:
 def _check_unchanged(recipe: Recipe, before: Fingerprint) -> None:
     for path, facts in Fingerprint.of(recipe.sources).files.items():
         if before.files[path] != facts:
-            raise DataError(f"{path}: changed while it was being read; start again when it is at rest")
+            raise DataError(f"{path}: changed while it was read; start again")
 
 
 def _publish(made: Path, entry: Path) -> None:
@@ -184,7 +234,7 @@ def _publish(made: Path, entry: Path) -> None:
     except FileNotFoundError:
         pass
     else:
-        shutil.rmtree(aside, ignore_errors=True)  # whoever has it mapped keeps it until he is done
+        shutil.rmtree(aside, ignore_errors=True)  # processes that have it mapped keep it until they end
     try:
         os.rename(made, entry)
     except OSError:
@@ -194,7 +244,7 @@ def _publish(made: Path, entry: Path) -> None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """What killed processes left behind."""
+    """Removes leftovers of killed processes."""
     for path in folder.iterdir():
         if path.suffix in (BUILDING, OLD) and time.time() - path.stat().st_mtime > SECONDS_UNTIL_ABANDONED:
             shutil.rmtree(path, ignore_errors=True)

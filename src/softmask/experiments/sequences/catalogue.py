@@ -1,4 +1,4 @@
-"""The names of the sequences, what is known of each without its data, and loading one by its name."""
+"""The registry of the sequences: facts about each, its data source, and loading by name."""
 
 from __future__ import annotations
 
@@ -9,25 +9,60 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from softmask.errors import ConfigError, SoftmaskError, UnknownName
-from softmask.experiments.sequences.sources import Source
+from softmask.errors import ConfigError, DataError, SoftmaskError, UnknownName
 from softmask.learning.registry import Entry, Registry
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
 
 
+@dataclass(frozen=True)
+class Download:
+    """A file that may be downloaded without registration."""
+
+    address: str
+    file: str
+    """Its name in the data folder."""
+    md5: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """One dataset, which may serve several sequences."""
+
+    data: str
+    """The files that are expected in the data folder."""
+    home: str = ""
+    terms: str = ""
+    obtain: str = ""
+    """How to obtain the data where there is no file to fetch."""
+    download: Download | None = None
+    locate: Callable[[Path, int], Path] | None = None
+    """Finds the data for this number of tasks below a data folder, or raises DataError."""
+
+    def not_in(self, root: Path, what: str) -> DataError:
+        """The error for data that were not found."""
+        return DataError(f"no {what} in {root}: expected {self.data} there ({self.home})")
+
+    def missing(self, sequence: str) -> DataError:
+        """The error for a data folder that was not given."""
+        how = f"`softmask data fetch {sequence} --data DIR` gets it" if self.download else self.obtain
+        told = f"{sequence} needs {self.data}: pass the folder that holds it with --data or set SOFTMASK_DATA"
+        return DataError(f"{told}; {how}" if how else told)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SequenceFacts:
-    """What is known of a sequence before any data file is opened."""
+    """Facts about a sequence that are known before any data file is opened."""
 
     tasks: int
     classes: int
     """Classes of each task; where tasks differ, of the largest."""
     description: str
     similar: bool = False
-    """Whether the tasks share what they teach."""
+    """Whether the tasks are similar, such as the same classes of different people."""
     source: Source | None = None
-    """Where its data come from; None where the pictures come with an installed package."""
+    """Where its data come from; None where the images come with an installed package."""
     width: float = 1.0
     """Width of the network as a share of the paper's."""
     drop1: float = 0.2
@@ -39,12 +74,12 @@ class SequenceFacts:
 
     @property
     def data(self) -> str:
-        """What is looked for in the data folder."""
+        """The files that are expected in the data folder."""
         return self.source.data if self.source else ""
 
 
 class SequenceMaker(Protocol):
-    """What a registered function looks like."""
+    """The signature of a registered function."""
 
     def __call__(self, root: Path | None, seeds: Seeds, tasks: int) -> TaskSequence: ...
 

@@ -1,4 +1,4 @@
-"""Is what lies on disk what the paper used? Every sequence is loaded, counted and compared with the paper's table."""
+"""Checks the data on disk: every sequence is loaded, counted and compared with the paper's table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from softmask.learning.task import TaskSequence
 
 
 class Sizes(NamedTuple):
-    """A row of the paper's table: classes of each task, pictures of all tasks together."""
+    """A row of the paper's table: classes of each task, images of all tasks together."""
 
     tasks: int
     classes: int
@@ -29,21 +29,21 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found for one sequence."""
+    """The result for one sequence."""
 
     name: str
     found: Path | None
-    """Where the data lie; None where they come with an installed package or were not found."""
+    """The location of the data; None if they come with an installed package or were not found."""
     sizes: Sizes | None
     paper: Sizes | None
     problems: tuple[str, ...] = ()
     """Why the sequence cannot be used as it is."""
     notes: tuple[str, ...] = field(default=())
-    """What differs and does no harm."""
+    """Harmless differences."""
 
 
 def find(name: str, root: Path | None) -> Path | None:
-    """Where the data of a sequence lie; None where it needs none or does not tell. DataError if they are missing."""
+    """The location of a sequence's data; None if it needs none or has no `locate`. DataError if they are missing."""
     facts = sequence_facts(name)
     if facts.source is None or facts.source.locate is None:
         return None
@@ -82,7 +82,7 @@ def check_one(name: str, root: Path | None) -> Checked:
         notes.append(f"{name} is not the paper's: {', '.join(different)}")
     if leaked := tested_and_trained(sequence):
         notes.append(
-            f"{name}: {leaked:,} of {sizes.test:,} test pictures are trained or validated on, too, in their task"
+            f"{name}: {leaked:,} of {sizes.test:,} test images are trained or validated on, too, in their task"
         )
     return Checked(name, found, sizes, paper, tuple(_problems(sequence)), tuple(dict.fromkeys(notes)))
 
@@ -98,7 +98,7 @@ def sizes_of(sequence: TaskSequence) -> Sizes:
 
 
 def tested_and_trained(sequence: TaskSequence) -> int:
-    """How many test pictures stand, pixel for pixel, among the training or validation pictures of the same task."""
+    """How many test images stand, pixel for pixel, among the training or validation images of the same task."""
     count = 0
     for task, test in zip(sequence.tasks, sequence.tests, strict=True):
         seen = {row.tobytes() for part in (task.train, task.val) for row in part.images.numpy()}
@@ -107,7 +107,7 @@ def tested_and_trained(sequence: TaskSequence) -> int:
 
 
 def _problems(sequence: TaskSequence) -> list[str]:
-    """What no reader looks for: that the tasks fit together."""
+    """Problems between tasks, which no reader of a single file can see."""
     problems = []
     names = [task.name for task in sequence.tasks]
     if len(set(names)) != len(names):
@@ -115,9 +115,7 @@ def _problems(sequence: TaskSequence) -> list[str]:
     for task, test in zip(sequence.tasks, sequence.tests, strict=True):
         for what, part in (("training", task.train), ("validation", task.val), ("test", test)):
             if tuple(part.images.shape[1:]) != sequence.input_shape:
-                problems.append(
-                    f"{sequence.name}, {task.name}: {what} pictures of shape {tuple(part.images.shape[1:])}"
-                )
+                problems.append(f"{sequence.name}, {task.name}: {what} images of shape {tuple(part.images.shape[1:])}")
         untaught = set(test.labels.tolist()) - set(task.train.labels.tolist())
         if untaught:
             problems.append(f"{sequence.name}, {task.name}: tested on {len(untaught)} classes that are never trained")

@@ -1,6 +1,6 @@
-"""CIFAR-100: colour pictures of 32x32 pixels in 100 classes, cut by class into C-10 (ten tasks) and C-20 (twenty).
+"""CIFAR-100: colour images of 32x32 pixels in 100 classes, cut by class into C-10 (ten tasks) and C-20 (twenty).
 
-Each class has 450 pictures for training, 50 for validation and 100 for the test. Reads the official archive
+Each class has 450 images for training, 50 for validation and 100 for the test. Reads the official archive
 `cifar-100-python.tar.gz`, packed or unpacked.
 Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
 """
@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 
 from softmask.errors import DataError
+from softmask.experiments.sequences.array_files import read_dictionary
 from softmask.experiments.sequences.cache import Facts, cached
-from softmask.experiments.sequences.catalogue import sequence
-from softmask.experiments.sequences.pickles import read_dictionary
-from softmask.experiments.sequences.sources import Download, Source
-from softmask.images.labelled import COLOUR, Counts, Pictures
+from softmask.experiments.sequences.catalogue import Download, Source, sequence
+from softmask.images.labelled import COLOUR, Counts, LabelledImages
 from softmask.images.splitting import split_by_class
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
-from softmask.storage.arrays import Shelf
+from softmask.storage.arrays import ArrayFolder
 from softmask.storage.reading import DataFile, files_of_folder, members_of_archive
 
 FOLDER, ARCHIVE = "cifar-100-python", "cifar-100-python.tar.gz"
@@ -97,24 +96,24 @@ def cifar100_by_class(root: Path | None, seeds: Seeds, tasks: int, per_class: Co
     )
 
 
-def read_cifar100(place: Path, per_class: Counts) -> tuple[Pictures, Pictures, list[str]]:
-    """Training pictures (those for validation among them), test pictures, and the names of the classes."""
+def read_cifar100(place: Path, per_class: Counts) -> tuple[LabelledImages, LabelledImages, list[str]]:
+    """Training images (those for validation among them), test images, and the names of the classes."""
 
-    def build(shelf: Shelf) -> Facts:
-        return _build(place, shelf, per_class)
+    def build(output: ArrayFolder) -> Facts:
+        return _build(place, output, per_class)
 
     sources = [place] if place.is_file() else [place / name for name in OFFICIAL_MD5]
     stored = cached("cifar100", VERSION, place, sources, build)
-    for notice in stored.facts["notices"]:
-        warnings.warn(notice, stacklevel=2)
+    if notices := stored.facts["notices"]:
+        warnings.warn("; ".join(notices), stacklevel=2)
     parts = []
     for part in ("train", "test"):
         images, labels, ids = (stored.arrays[f"{part}_{kind}"] for kind in ("images", "labels", "ids"))
-        parts.append(Pictures(images, np.array(labels), np.array(ids)))
+        parts.append(LabelledImages(images, np.array(labels), np.array(ids)))
     return parts[0], parts[1], stored.facts["class_names"]
 
 
-def _build(place: Path, shelf: Shelf, per_class: Counts) -> Facts:
+def _build(place: Path, output: ArrayFolder, per_class: Counts) -> Facts:
     expected = {"train": per_class.train + per_class.validation, "test": per_class.test}
     class_names: list[str] = []
     notices = []
@@ -123,13 +122,13 @@ def _build(place: Path, shelf: Shelf, per_class: Counts) -> Facts:
         if file.name == "meta":
             class_names = _class_names(content, file.where)
         else:
-            pictures = _pictures(content, file.where, expected[file.name])
-            shelf.put(f"{file.name}_images", pictures.images)
-            shelf.put(f"{file.name}_labels", pictures.labels)
-            shelf.put(f"{file.name}_ids", pictures.ids)
+            samples = _samples(content, file.where, expected[file.name])
+            output.put(f"{file.name}_images", samples.images)
+            output.put(f"{file.name}_labels", samples.labels)
+            output.put(f"{file.name}_ids", samples.ids)
         md5 = file.md5()
         if md5 != OFFICIAL_MD5[file.name]:
-            # Not an error: repacked copies with the same pictures are common, and what matters has been checked.
+            # Not an error: repacked copies with the same images are common, and what matters has been checked.
             notices.append(f"{file.where}: not the official file (its MD5 is {md5}); used as it is")
     return {"class_names": class_names, "notices": notices}
 
@@ -141,7 +140,7 @@ def _open(place: Path) -> Iterator[DataFile]:
     return members_of_archive(place, FOLDER, OFFICIAL_MD5, LARGEST_FILE)
 
 
-def _pictures(content: dict[str, Any], where: str, per_class: int) -> Pictures:
+def _samples(content: dict[str, Any], where: str, per_class: int) -> LabelledImages:
     count = CLASSES * per_class
     data, labels, names = (content.get(key) for key in ("data", "fine_labels", "filenames"))
     size = int(np.prod(SHAPE))
@@ -154,11 +153,11 @@ def _pictures(content: dict[str, Any], where: str, per_class: int) -> Pictures:
     if not isinstance(names, list) or len(names) != count or not all(isinstance(name, bytes | str) for name in names):
         raise DataError(f"{where}: 'filenames' is {_kind(names)}, expected a list of {count} names")
     ids = _ids([_text(name) for name in names], data)
-    return Pictures(data.reshape(count, *SHAPE), np.array(labels, np.int64), np.array(ids, np.int64))
+    return LabelledImages(data.reshape(count, *SHAPE), np.array(labels, np.int64), np.array(ids, np.int64))
 
 
 def _ids(names: Sequence[str], data: np.ndarray) -> list[int]:
-    """Each picture's rank by file name, so that a repacked archive with its rows in another order gives the same tasks.
+    """Each image's rank by file name, so that a repacked archive with its rows in another order gives the same tasks.
 
     One file name occurs twice in each official file: there the pixels decide.
     """

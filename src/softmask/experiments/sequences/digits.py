@@ -1,7 +1,7 @@
-"""Handwritten digits that are installed with scikit-learn: 1797 pictures of 8x8 pixels, enlarged to 28x28.
+"""Handwritten digits that are installed with scikit-learn: 1797 images of 8x8 pixels, enlarged to 28x28.
 
 D-5 has five tasks of two digits each, which share no class. R-10 has ten tasks with all ten digits, turned by 0, 9,
-..., 81 degrees: tasks that are alike, each with 40 pictures of a digit to train on. No picture that one task of R-10
+..., 81 degrees: tasks that are alike, each with 40 images of a digit to train on. No image that one task of R-10
 is tested on is trained on in any other.
 Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998.
 """
@@ -18,33 +18,33 @@ import numpy.typing as npt
 from PIL import Image
 
 from softmask.experiments.sequences.catalogue import sequence
-from softmask.images.labelled import Pictures
+from softmask.images.labelled import LabelledImages
 from softmask.images.splitting import divide, split_by_class, split_by_view
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import Normalisation, TaskSequence
 
 SIDE = 28
 BRIGHTEST = 16
-# A digit has 174 to 183 pictures: these are 20 % and 16 % of them, the same for all digits so that none weighs more.
+# A digit has 174 to 183 images: these are 20 % and 16 % of them, the same for all digits so that none weighs more.
 TEST_PER_CLASS, VALIDATION_PER_CLASS = 36, 29
 # Of about 114 that are left, so that ten tasks are learned sooner. Tasks that are alike help each other the more.
 TRAIN_PER_CLASS_AND_ROTATION = 40
-# Mean and standard deviation of all upright enlarged pixels, rounded: too coarse to tell anything of the test pictures.
+# Mean and standard deviation of all upright enlarged pixels, rounded: too coarse to tell anything of the test images.
 NORMALISE = Normalisation(mean=(0.31,), std=(0.35,))
 DEGREES_BETWEEN_TASKS = 9
 
 
 @functools.cache
-def upright_digits() -> Pictures:
+def upright_digits() -> LabelledImages:
     """All digits, enlarged. Made once in a process, and read-only therefore."""
     small, labels = _installed_digits()
     pixels = np.rint(small * (255 / BRIGHTEST)).astype(np.uint8)
-    large = [Image.fromarray(picture).resize((SIDE, SIDE), Image.Resampling.BICUBIC) for picture in pixels]
+    large = [Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BICUBIC) for image in pixels]
     return _stacked(large, labels)
 
 
 def _installed_digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Pictures of values 0..16, and what they show. Importing scikit-learn takes a second, reading its file none."""
+    """Images of values 0..16, and what they show. Importing scikit-learn takes a second, reading its file none."""
     package = importlib.util.find_spec("sklearn")
     for place in (package.submodule_search_locations if package else None) or ():
         file = Path(place, "datasets", "data", "digits.csv.gz")
@@ -58,17 +58,17 @@ def _installed_digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
 
 
 @functools.cache
-def turned_digits(degrees: int) -> Pictures:
+def turned_digits(degrees: int) -> LabelledImages:
     """The enlarged digits, turned counter-clockwise on a black ground."""
     upright = upright_digits()
     turned = [Image.fromarray(image[0]).rotate(degrees, Image.Resampling.BICUBIC) for image in upright.images]
     return _stacked(turned, upright.labels)
 
 
-def _stacked(pictures: Sequence[Image.Image], labels: npt.NDArray[np.int64]) -> Pictures:
-    images = np.stack([np.asarray(picture) for picture in pictures])[:, np.newaxis]
+def _stacked(samples: Sequence[Image.Image], labels: npt.NDArray[np.int64]) -> LabelledImages:
+    images = np.stack([np.asarray(image) for image in samples])[:, np.newaxis]
     images.setflags(write=False)
-    return Pictures(images, labels, np.arange(len(images)))
+    return LabelledImages(images, labels, np.arange(len(images)))
 
 
 @sequence(

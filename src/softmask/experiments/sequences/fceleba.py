@@ -1,12 +1,12 @@
 """CelebA by person, smiling or not: FC-10 (ten tasks of two classes) and FC-20 (twenty).
 
-Reads LEAF's JSON (users, their pictures' file names, and 0.0 or 1.0 for smiling) and the pictures of CelebA themselves,
-which are brought to 3x32x32. A task has 400 pictures for training, 40 for validation and 80 for the test. A celebrity
+Reads LEAF's JSON (users, their images' file names, and 0.0 or 1.0 for smiling) and the images of CelebA themselves,
+which are resized to 3x32x32. A task has 400 images for training, 40 for validation and 80 for the test. A celebrity
 has about twenty, so that the paper's counts, too, need users that pool many people: LEAF's `iid` sampling makes them.
 Files with one user for each celebrity are read as well, where they have at least a fortieth of these counts.
 
 The JSON files are looked for in the folders `train` and `test` of the data folder itself, of `celeba/fc10` (for FC-20,
-`celeba/fc20`), `celeba/data` (where LEAF puts them) and `celeba`, in this order; the pictures in
+`celeba/fc20`), `celeba/data` (where LEAF puts them) and `celeba`, in this order; the images in
 `raw/img_align_celeba` beside those two, or up to two folders above.
 Source: Z. Liu, P. Luo, X. Wang, X. Tang, Deep Learning Face Attributes in the Wild, 2015; LEAF.
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 from softmask.errors import DataError, Problems
 from softmask.experiments.sequences.cache import Facts, cached
-from softmask.experiments.sequences.catalogue import sequence
+from softmask.experiments.sequences.catalogue import Source, sequence
 from softmask.experiments.sequences.leaf import (
     LeafFile,
     LeafUser,
@@ -33,22 +33,21 @@ from softmask.experiments.sequences.leaf import (
     tell_if_scaled,
     whole_number,
 )
-from softmask.experiments.sequences.sources import Source
-from softmask.images.decoding import JPEG, SIDE, decode_all, read_picture
-from softmask.images.labelled import COLOUR, Counts, Pictures, content_id
+from softmask.images.decoding import JPEG, SIDE, decode_all, read_image
+from softmask.images.labelled import COLOUR, Counts, LabelledImages, content_id
 from softmask.images.splitting import User, split_by_user
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
-from softmask.storage.arrays import Shelf
+from softmask.storage.arrays import ArrayFolder
 
 CLASSES = 2
 PER_TASK = Counts(train=400, validation=40, test=80)
-PICTURES = Path("raw", "img_align_celeba")
+IMAGES = Path("raw", "img_align_celeba")
 VERSION = 1
 
 
 def locate(root: Path, tasks: int) -> Path:
-    """The folder with `train` and `test` that serves so many tasks."""
+    """The folder with `train` and `test` for this number of tasks."""
     found = leaf_folder(root, (".", f"celeba/fc{tasks}", "celeba/data", "celeba"))
     if found is None:
         raise SOURCE.not_in(root, "CelebA by person")
@@ -58,7 +57,7 @@ def locate(root: Path, tasks: int) -> Path:
 SOURCE = Source(
     data="LEAF's JSON files in celeba/data or celeba, in the folders train and test, and raw/img_align_celeba/*.jpg",
     home="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
-    terms="for non-commercial research only; its owners want their agreement read before the pictures are taken",
+    terms="for non-commercial research only; its owners want their agreement read before the images are taken",
     obtain="read the agreement there and take img_align_celeba and list_attr_celeba.txt; then in LEAF's folder "
     "data/celeba (https://github.com/TalwalkarLab/leaf) run `./preprocess.sh -s iid --iu 0.01 --sf 1.0 -k 0 "
     "-t sample` and point --data at LEAF's folder data",
@@ -95,7 +94,7 @@ def fceleba_by_user(root: Path | None, seeds: Seeds, tasks: int, wanted: Counts 
 
 
 class Listed(NamedTuple):
-    """Which pictures a user has: file names and labels."""
+    """Which images a user has: file names and labels."""
 
     user: str
     names: list[str]
@@ -103,7 +102,7 @@ class Listed(NamedTuple):
 
 
 def read_fceleba(place: Path, tasks: int, wanted: Counts) -> list[User]:
-    """The users that become tasks. The lists are short and read every time; the pictures come from the cache."""
+    """The users that become tasks. The lists are short and read every time; the images come from the cache."""
     files = leaf_files(place)
     listed = {part: _read_lists(files, part) for part in ("train", "test")}
     names = [user.user for user in listed["train"]]
@@ -117,8 +116,7 @@ def read_fceleba(place: Path, tasks: int, wanted: Counts) -> list[User]:
     counts = _checked_counts(chosen, wanted, place)
     parts = _decoded(place, tasks, chosen)
     return [
-        User(train.user, *pictures, of_user)
-        for (train, _), pictures, of_user in zip(chosen, parts, counts, strict=True)
+        User(train.user, *samples, of_user) for (train, _), samples, of_user in zip(chosen, parts, counts, strict=True)
     ]
 
 
@@ -132,44 +130,46 @@ def _checked_counts(chosen: Sequence[tuple[Listed, Listed]], wanted: Counts, pla
     return counts
 
 
-def _decoded(place: Path, tasks: int, chosen: Sequence[tuple[Listed, Listed]]) -> list[tuple[Pictures, Pictures]]:
-    """Training and test pictures of each user."""
-    folder = _picture_folder(place)
+def _decoded(
+    place: Path, tasks: int, chosen: Sequence[tuple[Listed, Listed]]
+) -> list[tuple[LabelledImages, LabelledImages]]:
+    """Training and test images of each user."""
+    folder = _image_folder(place)
     parts = dict(zip(("train", "test"), zip(*chosen, strict=True), strict=True))
     paths = {part: [str(folder / name) for user in users for name in user.names] for part, users in parts.items()}
 
-    def build(shelf: Shelf) -> Facts:
+    def build(output: ArrayFolder) -> Facts:
         problems = Problems()
         for part, of_part in paths.items():
-            images = shelf.array(f"{part}_images", (3, SIDE, SIDE), np.uint8)
-            decode_all(of_part, read_picture, images, JPEG, problems)
+            images = output.array(f"{part}_images", (3, SIDE, SIDE), np.uint8)
+            decode_all(of_part, read_image, images, JPEG, problems)
         problems.raise_any()
         return {}
 
-    # The lists too: they decide which picture stands in which row.
+    # The lists too: they decide which image stands in which row.
     lists = [str(path) for file in leaf_files(place) for path in file]
     sources = [*lists, *sorted({path for of_part in paths.values() for path in of_part})]
     stored = cached(f"fceleba{tasks}", VERSION, place, sources, build)
-    cut: list[list[Pictures]] = []
+    cut: list[list[LabelledImages]] = []
     for part, users in parts.items():
         first, of_part = 0, []
         for user in users:
             images = stored.arrays[f"{part}_images"][first : first + len(user.labels)]
             # From the name, not the pixels: decoders of JPEG differ in the last bit.
             ids = [content_id(f"{name} {label}".encode()) for name, label in zip(user.names, user.labels, strict=True)]
-            of_part.append(Pictures(images, np.array(user.labels, np.int64), np.array(ids, np.int64)))
+            of_part.append(LabelledImages(images, np.array(user.labels, np.int64), np.array(ids, np.int64)))
             first += len(user.labels)
         cut.append(of_part)
     return list(zip(*cut, strict=True))
 
 
-def _picture_folder(place: Path) -> Path:
+def _image_folder(place: Path) -> Path:
     above = place.absolute()
     for folder in (above, above.parent, above.parent.parent):
-        for inside in (PICTURES, Path("data") / PICTURES):
+        for inside in (IMAGES, Path("data") / IMAGES):
             if (folder / inside).is_dir():
                 return folder / inside
-    raise DataError(f"{place / PICTURES}: no such folder, nor is it found above; the pictures of CelebA belong there")
+    raise DataError(f"{place / IMAGES}: no such folder, nor is it found above; the images of CelebA belong there")
 
 
 def _read_lists(files: Sequence[LeafFile], part: str) -> list[Listed]:
@@ -190,7 +190,7 @@ def _listed(user: LeafUser, path: Path, full_name: str) -> Listed:
     where = f"{path}: user {user.name[:40]!r}"
     labels = [whole_number(label, CLASSES) for label in user.y]
     for name in user.x:
-        # A name, not a path: whoever wrote the list must not choose which files of this machine are opened.
+        # A name, not a path: a list must not choose which files of this machine are opened.
         if (
             not isinstance(name, str)
             or PurePath(name).name != name
@@ -198,7 +198,7 @@ def _listed(user: LeafUser, path: Path, full_name: str) -> Listed:
             or not name.endswith(".jpg")
             or not name.isprintable()
         ):
-            raise DataError(f"{where} has a picture that is not the name of a .jpg file: {str(name)[:80]!r}")
+            raise DataError(f"{where} has an image that is not the name of a .jpg file: {str(name)[:80]!r}")
     if None in labels:
         raise DataError(f"{where} has a label that is neither 0 nor 1")
     return Listed(full_name, user.x, [label for label in labels if label is not None])

@@ -1,6 +1,6 @@
 """FEMNIST: handwriting in 62 classes (0-9, A-Z, a-z), one task for each user: FE-10 (ten tasks) and FE-20 (twenty).
 
-Reads LEAF's JSON, plain or packed with gzip. A task has 3,100 pictures for training, 310 for validation and 620 for the
+Reads LEAF's JSON, plain or packed with gzip. A task has 3,100 images for training, 310 for validation and 620 for the
 test. No single writer has so many: as in the paper's experiments, LEAF's `iid` sampling has to pool writers into users,
 one file each, and task k is file k. (The authors' own reader opens file 0 for all tasks.) Files with one user for each
 real writer are read as well, and give tasks as small as these writers' work; below a fortieth they are refused.
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from softmask.errors import DataError, Problems
 from softmask.experiments.sequences.cache import Facts, Stored, cached
-from softmask.experiments.sequences.catalogue import sequence
+from softmask.experiments.sequences.catalogue import Source, sequence
 from softmask.experiments.sequences.leaf import (
     LeafFile,
     LeafUser,
@@ -34,12 +34,11 @@ from softmask.experiments.sequences.leaf import (
     tell_if_scaled,
     whole_number,
 )
-from softmask.experiments.sequences.sources import Source
-from softmask.images.labelled import Counts, Pictures, content_id
+from softmask.images.labelled import Counts, LabelledImages, content_id
 from softmask.images.splitting import User, split_by_user
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import Normalisation, TaskSequence
-from softmask.storage.arrays import ArrayFile, Shelf
+from softmask.storage.arrays import ArrayFile, ArrayFolder
 
 CLASSES, SIDE = 62, 28
 PER_TASK = Counts(train=3100, validation=310, test=620)
@@ -48,7 +47,7 @@ VERSION = 1
 
 
 def locate(root: Path, tasks: int) -> Path:
-    """The folder with `train` and `test` that serves so many tasks."""
+    """The folder with `train` and `test` for this number of tasks."""
     found = leaf_folder(root, (".", f"femnist/fe{tasks}", "femnist/data", "femnist", "femnist/writers20"))
     if found is None:
         raise SOURCE.not_in(root, "FEMNIST")
@@ -97,8 +96,8 @@ def read_femnist(place: Path, tasks: int, wanted: Counts) -> list[User]:
     """The users that become tasks, in the order of the files."""
     files = leaf_files(place)
 
-    def build(shelf: Shelf) -> Facts:
-        return _build(shelf, files, tasks, wanted)
+    def build(output: ArrayFolder) -> Facts:
+        return _build(output, files, tasks, wanted)
 
     stored = cached(f"femnist{tasks}", VERSION, place, [path for file in files for path in file], build)
     names, train, test = (stored.facts[key] for key in ("users", "train", "test"))
@@ -109,20 +108,22 @@ def read_femnist(place: Path, tasks: int, wanted: Counts) -> list[User]:
     for place_of_user in choose_users(list(zip(train, test, strict=True)), wanted, tasks):
         name = names[place_of_user]
         first, last = place_of_user, place_of_user + 2
-        pictures = {part: _pictures(stored, part, rows[first:last]) for part, rows in starts.items()}
+        samples = {part: _samples(stored, part, rows[first:last]) for part, rows in starts.items()}
         with problems.collected():
             counts = scaled_down(wanted, train[place_of_user], test[place_of_user], f"{place}: user {name}")
-            chosen.append(User(name, pictures["train"], pictures["test"], counts))
+            chosen.append(User(name, samples["train"], samples["test"], counts))
     problems.raise_any()
     return chosen
 
 
-def _pictures(stored: Stored, part: str, rows: list[int]) -> Pictures:
+def _samples(stored: Stored, part: str, rows: list[int]) -> LabelledImages:
     images, labels, ids = (stored.arrays[f"{part}_{kind}"] for kind in ("images", "labels", "ids"))
-    return Pictures(images[rows[0] : rows[1]], np.array(labels[rows[0] : rows[1]]), np.array(ids[rows[0] : rows[1]]))
+    return LabelledImages(
+        images[rows[0] : rows[1]], np.array(labels[rows[0] : rows[1]]), np.array(ids[rows[0] : rows[1]])
+    )
 
 
-def _build(shelf: Shelf, files: list[LeafFile], tasks: int, wanted: Counts) -> Facts:
+def _build(output: ArrayFolder, files: list[LeafFile], tasks: int, wanted: Counts) -> Facts:
     """Users one after the other; the facts tell who they are and how many samples each has.
 
     Files are read until they have given enough tasks: LEAF writes 36 of them, and each takes seconds.
@@ -130,9 +131,9 @@ def _build(shelf: Shelf, files: list[LeafFile], tasks: int, wanted: Counts) -> F
     facts: dict[str, list[Any]] = {"users": [], "train": [], "test": []}
     arrays = {
         part: {
-            "images": shelf.array(f"{part}_images", (1, SIDE, SIDE), np.uint8),
-            "labels": shelf.array(f"{part}_labels", (), np.int64),
-            "ids": shelf.array(f"{part}_ids", (), np.int64),
+            "images": output.array(f"{part}_images", (1, SIDE, SIDE), np.uint8),
+            "labels": output.array(f"{part}_labels", (), np.int64),
+            "ids": output.array(f"{part}_ids", (), np.int64),
         }
         for part in ("train", "test")
     }
@@ -176,7 +177,7 @@ def _decoded(user: LeafUser, path: Path) -> dict[str, npt.NDArray[Any]]:
         values = np.empty(0)
     right = values.dtype.kind in "iuf" and values.shape == (len(labels), SIDE * SIDE)
     if not right or not ((values >= 0) & (values <= 1)).all():
-        raise DataError(f"{where} has a picture that is not a list of {SIDE * SIDE} numbers in 0..1")
+        raise DataError(f"{where} has an image that is not a list of {SIDE * SIDE} numbers in 0..1")
     images = np.rint(values * 255).astype(np.uint8)
     ids = [content_id(bytes([label or 0]) + image.tobytes()) for image, label in zip(images, labels, strict=True)]
     return {

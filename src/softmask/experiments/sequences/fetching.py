@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from softmask.errors import DataError
-from softmask.experiments.sequences.sources import Download
+from softmask.experiments.sequences.catalogue import Download
 
 CHUNK = 1 << 16
 STALLED = 30.0
@@ -49,7 +49,7 @@ def fetch(
     """The file in the folder; fetched if it is not there."""
     target = folder / download.file
     if target.exists():
-        if _md5(target) != download.md5:
+        if not target.is_file() or _md5(target) != download.md5:
             raise DataError(f"{target}: already there, but not the official file; move it away to fetch that one")
         return target
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def fetch(
         try:
             part.fetch_rest(progress or _silent, stalled)
         except BrokenOff as error:
-            # An attempt that brought something is no failure: a large file over a bad line may need many.
+            # An attempt that brought some bytes is not a failure: a large file over a bad connection may need many.
             failures = 1 if part.size() > furthest else failures + 1
             furthest, reason = max(furthest, part.size()), str(error)
             if failures < attempts:
@@ -104,14 +104,20 @@ class _Part:
             with urllib.request.urlopen(self._request(have), timeout=stalled) as answer:
                 self._append(answer, progress)
         except NotWritten as error:
-            raise DataError(f"{self.path}: {error}; there is nothing wrong with the line") from None
+            raise DataError(f"{self.path}: {error}; the connection is fine") from None
         except urllib.error.HTTPError as error:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 self.remove()
                 raise BrokenOff("the part that is here does not fit the file") from None
             if error.code in TRANSIENT:
                 raise BrokenOff(f"the server answered {error.code}") from None
-            raise DataError(f"{self.download.address}: the server answered {error.code} {error.reason}") from None
+            raise DataError(
+                f"{self.download.address}: the server answered {error.code} {_line(error.reason)}"
+            ) from None
+        except (ValueError, http.client.InvalidURL) as error:  # a redirect to what is not an address
+            raise DataError(
+                f"{self.download.address}: the server redirects to a malformed address ({_line(error)})"
+            ) from None
         except (OSError, http.client.HTTPException) as error:  # refused, reset, stalled, cut off, no such host
             raise BrokenOff(str(error) or type(error).__name__) from None
         if self.size() < self.download.size:
@@ -186,3 +192,7 @@ def _md5(path: Path) -> str:
 
 def _silent(have: int, size: int) -> None:
     return None
+
+
+def _line(reason: object) -> str:
+    return " ".join(str(reason).split())

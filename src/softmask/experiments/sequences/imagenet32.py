@@ -1,9 +1,9 @@
 """ImageNet at 32x32 pixels in 1000 classes, cut by class into I-100: a hundred tasks of ten classes.
 
 Reads `train_data_batch_1` to `train_data_batch_10` and `val_data`, pickled or as .npz, all in one folder or in those
-that the official archives unpack to. Classes have 732 to 1300 pictures, so 10,000 for training, 1,000 for validation
-and 500 for the test are drawn for each task, in proportion to its classes. A row holds a picture's red plane, then its
-green, then its blue one. (The paper's authors read such rows as pixels, which scrambles the pictures: numbers that
+that the official archives unpack to. Classes have 732 to 1300 images, so 10,000 for training, 1,000 for validation
+and 500 for the test are drawn for each task, in proportion to its classes. A row holds an image's red plane, then its
+green, then its blue one. (The paper's authors read such rows as pixels, which scrambles the images: numbers that
 were measured so cannot be compared.)
 Source: P. Chrabaszcz, I. Loshchilov, F. Hutter, A Downsampled Variant of ImageNet, 2017.
 """
@@ -17,16 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from softmask.errors import DataError, Problems
+from softmask.experiments.sequences.array_files import read_dictionary, read_npz
 from softmask.experiments.sequences.cache import Facts, cached
-from softmask.experiments.sequences.catalogue import sequence
-from softmask.experiments.sequences.npz import read_npz
-from softmask.experiments.sequences.pickles import read_dictionary
-from softmask.experiments.sequences.sources import Source
-from softmask.images.labelled import COLOUR, Counts, Pictures
+from softmask.experiments.sequences.catalogue import Source, sequence
+from softmask.images.labelled import COLOUR, Counts, LabelledImages
 from softmask.images.splitting import draw_by_class
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
-from softmask.storage.arrays import ArrayFile, Shelf
+from softmask.storage.arrays import ArrayFile, ArrayFolder
 from softmask.storage.reading import files_of_folder
 
 CLASSES, SHAPE = 1000, (3, 32, 32)
@@ -36,6 +34,7 @@ LARGEST_FILE = 600_000_000  # an official batch has 128,116 rows of 3072 bytes, 
 FOLDERS = (
     ".",
     "imagenet32",
+    *("imagenet/train", "imagenet/test"),  # as the authors of the paper lay them out
     *(f"Imagenet32_{part}{kind}" for kind in ("", "_npz") for part in ("train", "val")),
 )
 VERSION = 1
@@ -55,7 +54,7 @@ def _find(root: Path, name: str) -> Path:
 
 
 SOURCE = Source(
-    data="train_data_batch_1 .. train_data_batch_10 and val_data (pickled or .npz), also in a folder imagenet32",
+    data="train_data_batch_1 .. train_data_batch_10 and val_data (pickled or .npz), also in folders",
     home="https://image-net.org/download-images",
     terms="for non-commercial research and education only; its owners want an account and their terms accepted",
     obtain="log in there, accept the terms, and take the 32x32 training and validation sets of 'Downsampled ImageNet'",
@@ -86,11 +85,12 @@ def imagenet32_by_class(
         seeds=seeds,
         normalise=COLOUR,
         class_names=[f"class {number}" for number in range(1, classes + 1)],
+        where=str(root),
     )
 
 
-def read_imagenet32(root: Path, classes: int) -> tuple[Pictures, Pictures]:
-    """Training and test pictures, mapped from the cache. A picture's id is its place in the official files."""
+def read_imagenet32(root: Path, classes: int) -> tuple[LabelledImages, LabelledImages]:
+    """Training and test images, mapped from the cache. An image's id is its place in the official files."""
     problems = Problems()
     paths: dict[str, list[Path]] = {part: [] for part in FILES}
     for part, names in FILES.items():
@@ -99,23 +99,23 @@ def read_imagenet32(root: Path, classes: int) -> tuple[Pictures, Pictures]:
                 paths[part].append(_find(root, name))
     problems.raise_any()
 
-    def build(shelf: Shelf) -> Facts:
+    def build(output: ArrayFolder) -> Facts:
         for part, of_part in paths.items():
-            _build(shelf, part, of_part, classes)
+            _build(output, part, of_part, classes)
         return {}
 
     stored = cached("imagenet32", VERSION, root, [path for of_part in paths.values() for path in of_part], build)
     parts = []
     for part in paths:
         labels = np.array(stored.arrays[f"{part}_labels"])
-        parts.append(Pictures(stored.arrays[f"{part}_images"], labels, np.arange(len(labels))))
+        parts.append(LabelledImages(stored.arrays[f"{part}_images"], labels, np.arange(len(labels))))
     return parts[0], parts[1]
 
 
-def _build(shelf: Shelf, part: str, paths: list[Path], classes: int) -> None:
+def _build(output: ArrayFolder, part: str, paths: list[Path], classes: int) -> None:
     """File by file, so that no more than one of them is ever in memory."""
-    images = shelf.array(f"{part}_images", SHAPE, np.uint8)
-    labels = shelf.array(f"{part}_labels", (), np.int64)
+    images = output.array(f"{part}_images", SHAPE, np.uint8)
+    labels = output.array(f"{part}_labels", (), np.int64)
     problems = Problems()
     seen = np.zeros(classes, np.int64)
     for path in paths:
@@ -124,11 +124,11 @@ def _build(shelf: Shelf, part: str, paths: list[Path], classes: int) -> None:
     problems.raise_any()
     if not seen.all():
         missing = int((seen == 0).sum())
-        raise DataError(f"{paths[0].parent}: {missing} of {classes} classes have no picture for {part}")
+        raise DataError(f"{paths[0].parent}: {missing} of {classes} classes have no image for {part}")
 
 
 def _add_file(path: Path, images: ArrayFile, labels: ArrayFile, classes: int) -> npt.NDArray[np.int64]:
-    """How many pictures of each class there were. The file's content is gone from memory when this returns."""
+    """How many images of each class there were. The file's content is gone from memory when this returns."""
     data, numbers = _read(path, classes)
     images.add(data.reshape(-1, *SHAPE))
     labels.add(numbers)
@@ -149,9 +149,9 @@ def _read(path: Path, classes: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[
         raise DataError(f"{path}: 'data' is not an array of bytes with {width} columns")
     numbers = _numbers(labels)
     if numbers is None or numbers.shape != (len(data),):
-        raise DataError(f"{path}: 'labels' is not a list of {len(data)} whole numbers")
+        raise DataError(f"{path}: 'labels' is not a list of {len(data)} integers")
     if not len(numbers) or numbers.min() < 1 or numbers.max() > classes:
-        raise DataError(f"{path}: 'labels' must lie in 1..{classes}")
+        raise DataError(f"{path}: 'labels' must be in 1..{classes}")
     return data, numbers - 1
 
 

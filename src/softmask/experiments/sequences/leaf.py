@@ -24,7 +24,7 @@ from softmask.storage.reading import Limited, damaged, too_many_brackets
 
 LARGEST_FILE = 400_000_000  # unpacked; a file of a hundred writers has about 120 million bytes
 SMALLEST_SHARE = 40
-"""A task must have at least this part (one in so many) of the pictures that it has in the paper."""
+"""A task must have at least one in this many of the images that it has in the paper."""
 
 
 class LeafFile(NamedTuple):
@@ -73,7 +73,7 @@ def read_users(path: Path) -> Iterator[LeafUser]:
     if not isinstance(users, list) or not isinstance(data, dict) or not all(isinstance(user, str) for user in users):
         raise DataError(f"{path}: not a file of LEAF: expected a list 'users' and an object 'user_data'")
     if len(set(users)) != len(users):
-        raise DataError(f"{path}: 'users' names somebody twice")
+        raise DataError(f"{path}: 'users' has a name twice")
     for user in users:
         samples = data.get(user)
         x, y = (samples.get(key) if isinstance(samples, dict) else None for key in ("x", "y"))
@@ -105,7 +105,7 @@ def choose_users(sizes: Sequence[tuple[int, int]], wanted: Counts, tasks: int) -
 
 
 def scaled_down(wanted: Counts, train: int, test: int, where: str) -> Counts:
-    """What can be drawn from so many samples: what is wanted, or its parts in the same proportion."""
+    """The wanted counts, or smaller ones in the same proportion where there are fewer samples."""
     together = wanted.train + wanted.validation
     have = min(train, together)
     validation = wanted.validation * have // together
@@ -113,7 +113,7 @@ def scaled_down(wanted: Counts, train: int, test: int, where: str) -> Counts:
     for part, count, paper in zip(Counts._fields, counts, wanted, strict=True):
         if count * SMALLEST_SHARE < paper or not count:
             least = -(-paper // SMALLEST_SHARE)
-            raise DataError(f"{where}: {count} pictures for {part}; the paper has {paper}, at least {least} are needed")
+            raise DataError(f"{where}: {count} images for {part}; the paper has {paper}, at least {least} are needed")
     return counts
 
 
@@ -125,7 +125,7 @@ def tell_if_scaled(name: str, place: Path, found: Sequence[Counts], wanted: Coun
     for part in zip(*found, strict=True):
         ranges.append(f"{min(part)}" if min(part) == max(part) else f"{min(part)} to {max(part)}")
     warnings.warn(
-        f"{name}: {place} has fewer pictures than the paper: {'/'.join(ranges)} a task for training, validation and "
+        f"{name}: {place} has fewer images than the paper: {'/'.join(ranges)} a task for training, validation and "
         f"test instead of {'/'.join(map(str, wanted))}",
         stacklevel=2,
     )
@@ -146,7 +146,7 @@ def _read_json(path: Path) -> object:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as source:
             text = io.BufferedReader(Limited(cast(io.BufferedReader, source), LARGEST_FILE, str(path))).read()
         if too_many_brackets(text):
-            raise DataError(f"{path}: refused, it has far more lists than pictures")
+            raise DataError(f"{path}: refused, it has far more lists than images")
         return json.loads(text, parse_constant=_no_number)
     except DataError:
         raise
@@ -155,4 +155,4 @@ def _read_json(path: Path) -> object:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

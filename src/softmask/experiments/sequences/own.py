@@ -1,4 +1,4 @@
-"""A sequence from data that are already in memory, or in anything that torch calls a data set."""
+"""A sequence from data that are already in memory, or in anything that torch calls a dataset."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from softmask.errors import DataError
-from softmask.images.labelled import make_sequence, whole
+from softmask.images.labelled import integer_label, make_sequence
 from softmask.learning.task import Batches, Normalisation, Task, TaskSequence, sample_digest
 
 Samples = Dataset[Any] | tuple[Tensor, Tensor]
-"""A data set of pairs (picture, label), or a tensor of pictures and one of labels."""
+"""A dataset of pairs (image, label), or a tensor of images and one of labels."""
 
 CENTRED = 0.5
 
@@ -31,9 +31,9 @@ def sequence_from(
 ) -> TaskSequence:
     """One task for each triple of training, validation and test samples, in the order given.
 
-    Pictures have the shape (channels, height, width), the same in all tasks; labels are 0, 1, ... in each task. Bytes
-    (uint8) are brought to -1..1 unless `normalise` says otherwise; floating-point pictures are used as they are,
-    normalised or not. A data set is gone through once: a random augmentation in it would be drawn only once.
+    Images have the shape (channels, height, width), the same in all tasks; labels are 0, 1, ... in each task. Bytes
+    (uint8) are scaled to -1..1 unless `normalise` says otherwise; floating-point images are used as they are,
+    normalised or not. A dataset is read once, so a random augmentation in it is drawn only once.
     """
     triples = [tuple(_tensors(samples) for samples in triple) for triple in tasks]
     if not triples:
@@ -46,9 +46,7 @@ def sequence_from(
     ]
     shapes = {tuple(images.shape[1:]) for parts in triples for images, _ in parts}
     if len(shapes) > 1:
-        raise DataError(
-            f"{name}: pictures of several shapes, {' and '.join(map(str, sorted(shapes)))}; make them alike"
-        )
+        raise DataError(f"{name}: images of several shapes, {' and '.join(map(str, sorted(shapes)))}; make them alike")
     channels, height, width = shapes.pop()
     return make_sequence(name, made, (channels, height, width), similar=similar)
 
@@ -74,19 +72,19 @@ def _tensors(samples: Samples) -> tuple[Tensor, Tensor]:
     else:
         items = [samples[place] for place in range(len(samples))]  # type: ignore[arg-type]
         if not items:
-            raise DataError("a data set without samples")
+            raise DataError("a dataset without samples")
         try:
             images = torch.stack([_as_tensor(image) for image, _ in items])
-            labels = torch.tensor([whole(label) for _, label in items])
+            labels = torch.tensor([integer_label(label) for _, label in items])
         except (TypeError, ValueError, RuntimeError) as error:
-            raise DataError(f"expected tensors of pictures and labels, or a data set of such pairs: {error}") from None
+            raise DataError(f"expected tensors of images and labels, or a dataset of such pairs: {error}") from None
     return (images.to(torch.float32) if images.is_floating_point() else images), labels
 
 
 def _as_tensor(image: Any) -> Tensor:
     if isinstance(image, Tensor):
         return image
-    array = np.array(image)  # a Pillow picture or an array: rows of pixels
+    array = np.array(image)  # a Pillow image or an array: rows of pixels
     return torch.from_numpy(array[np.newaxis] if array.ndim == 2 else np.moveaxis(array, -1, 0))
 
 
@@ -98,7 +96,7 @@ def _check(what: str, images: Tensor, labels: Tensor) -> None:
     if not images.isfinite().all():
         raise DataError(f"{what}: some pixels are not finite")
     if labels.is_floating_point() or labels.shape != (len(images),) or int(labels.min()) < 0:
-        raise DataError(f"{what}: labels must be {len(images)} whole numbers from 0")
+        raise DataError(f"{what}: labels must be {len(images)} integers from 0")
 
 
 def _batches(images: Tensor, labels: Tensor, normalise: Normalisation | None) -> Batches:

@@ -1,7 +1,7 @@
-"""TinyImageNet: colour pictures in 200 classes, cut by class into T-10 (ten tasks) and T-20 (twenty).
+"""TinyImageNet: colour images in 200 classes, cut by class into T-10 (ten tasks) and T-20 (twenty).
 
-Each class has 450 pictures for training, 50 for validation and 50 for the test: the labelled part that is called `val`
-in the archive, since the one called `test` has no labels. Pictures of 64x64 pixels, some of them grey, are brought to
+Each class has 450 images for training, 50 for validation and 50 for the test: the labelled part that is called `val`
+in the archive, since the one called `test` has no labels. Images of 64x64 pixels, some of them grey, are resized to
 3x32x32. Reads `tiny-imagenet-200.zip` or the folder that is in it.
 Source: Y. Le and X. Yang, Tiny ImageNet Visual Recognition Challenge, Stanford CS 231N, 2015.
 """
@@ -18,16 +18,14 @@ import numpy as np
 
 from softmask.errors import DataError, Problems
 from softmask.experiments.sequences.cache import Facts, cached
-from softmask.experiments.sequences.catalogue import sequence
-from softmask.experiments.sequences.sources import Download, Source
-from softmask.images.decoding import JPEG, SIDE, decode_all, read_picture
-from softmask.images.labelled import COLOUR, Counts, Pictures
+from softmask.experiments.sequences.catalogue import Download, Source, sequence
+from softmask.images.decoding import JPEG, SIDE, decode_all, read_image
+from softmask.images.labelled import COLOUR, Counts, LabelledImages
 from softmask.images.splitting import split_by_class
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
-from softmask.storage.arrays import Shelf
-from softmask.storage.fingerprint import files_below
-from softmask.storage.zipped import open_zip
+from softmask.storage.arrays import ArrayFolder
+from softmask.storage.reading import files_below, open_zip
 
 FOLDER, ARCHIVE = "tiny-imagenet-200", "tiny-imagenet-200.zip"
 CLASSES, PER_CLASS = 200, Counts(train=450, validation=50, test=50)
@@ -46,10 +44,10 @@ def locate(root: Path, tasks: int) -> Path:
 
 SOURCE = Source(
     data=f"{ARCHIVE} or the folder {FOLDER}",
-    home="http://cs231n.stanford.edu",
+    home="https://cs231n.stanford.edu",
     terms="for research and teaching only, like ImageNet, from which it is taken (https://image-net.org/download)",
     download=Download(
-        "http://cs231n.stanford.edu/tiny-imagenet-200.zip", ARCHIVE, "90528d7ca1a48142e341f4ef8d21d0de", 248_100_043
+        "https://cs231n.stanford.edu/tiny-imagenet-200.zip", ARCHIVE, "90528d7ca1a48142e341f4ef8d21d0de", 248_100_043
     ),
     locate=locate,
 )
@@ -90,31 +88,31 @@ def tinyimagenet_by_class(
     )
 
 
-def read_tinyimagenet(place: Path, classes: int, per_class: Counts) -> tuple[Pictures, Pictures, list[str]]:
-    """Training pictures (those for validation among them), test pictures, and the names of the classes."""
+def read_tinyimagenet(place: Path, classes: int, per_class: Counts) -> tuple[LabelledImages, LabelledImages, list[str]]:
+    """Training images (those for validation among them), test images, and the names of the classes."""
     sources = [str(place)] if place.is_file() else _needed_files(place)
 
-    def build(shelf: Shelf) -> Facts:
+    def build(output: ArrayFolder) -> Facts:
         with _opened(place) as files:
-            return _build(files, shelf, classes, per_class)
+            return _build(files, output, classes, per_class)
 
     stored = cached("tinyimagenet", VERSION, place, sources, build)
     parts = []
     for part in ("train", "test"):
         labels = np.array(stored.arrays[f"{part}_labels"])
-        parts.append(Pictures(stored.arrays[f"{part}_images"], labels, np.arange(len(labels))))
+        parts.append(LabelledImages(stored.arrays[f"{part}_images"], labels, np.arange(len(labels))))
     return parts[0], parts[1], stored.facts["class_names"]
 
 
 class _Files(NamedTuple):
-    """The data set, packed or not; names are paths below its folder."""
+    """The dataset, packed or not; names are paths below its folder."""
 
     place: str
     names: Sequence[str]
     content: Callable[[str], bytes]
 
     def read(self, name: str) -> tuple[str, bytes]:
-        """What messages call the file, and its content."""
+        """The name of the file in messages, and its content."""
         return f"{self.place}{name}", self.content(name)
 
     def lines(self, name: str) -> list[str]:
@@ -125,7 +123,7 @@ class _Files(NamedTuple):
 
 
 def _needed_files(folder: Path) -> list[str]:
-    """All but the unlabelled `test`, a tenth of the set that nobody can be tested on."""
+    """All files but those of `test`, a tenth of the set, which has no labels."""
     lists = [str(folder / name) for name in ("wnids.txt", "words.txt") if (folder / name).is_file()]
     return [*lists, *(path for part in ("train", "val") for path in files_below(folder / part))]
 
@@ -134,7 +132,7 @@ def _needed_files(folder: Path) -> list[str]:
 def _opened(place: Path) -> Iterator[_Files]:
     if place.is_dir():
         names = [Path(path).relative_to(place).as_posix() for path in _needed_files(place)]
-        yield _Files(f"{place}/", names, lambda name: read_picture(str(place / name))[1])
+        yield _Files(f"{place}/", names, lambda name: read_image(str(place / name))[1])
         return
     with open_zip(place, largest=LARGEST_FILE, most_members=MOST_MEMBERS) as archive:
         prefix = f"{FOLDER}/"
@@ -142,7 +140,7 @@ def _opened(place: Path) -> Iterator[_Files]:
         yield _Files(f"{place}:{prefix}", names, lambda name: archive.read(prefix + name))
 
 
-def _build(files: _Files, shelf: Shelf, classes: int, per_class: Counts) -> Facts:
+def _build(files: _Files, output: ArrayFolder, classes: int, per_class: Counts) -> Facts:
     keys = sorted(files.lines("wnids.txt"))
     if len(set(keys)) != classes or len(keys) != classes:
         raise DataError(f"{files.place}wnids.txt: names {len(set(keys))} classes, expected {classes}")
@@ -154,16 +152,16 @@ def _build(files: _Files, shelf: Shelf, classes: int, per_class: Counts) -> Fact
     with problems.collected():
         _check_counts(f"{files.place}{TEST_LABELS}", parts["test"], keys, per_class.test)
     problems.raise_any()
-    for part, pictures in parts.items():
-        images = shelf.array(f"{part}_images", (3, SIDE, SIDE), np.uint8)
-        decode_all((name for name, _ in pictures), files.read, images, JPEG, problems)
-        shelf.put(f"{part}_labels", np.array([position for _, position in pictures], np.int64))
+    for part, samples in parts.items():
+        images = output.array(f"{part}_images", (3, SIDE, SIDE), np.uint8)
+        decode_all((name for name, _ in samples), files.read, images, JPEG, problems)
+        output.put(f"{part}_labels", np.array([position for _, position in samples], np.int64))
     problems.raise_any()
     return {"class_names": _class_names(files, keys)}
 
 
 Labelled = list[tuple[str, int]]
-"""Names of pictures and the positions of their classes, in the order of the names."""
+"""Names of images and the positions of their classes, in the order of the names."""
 
 
 def _trained(files: _Files, label: dict[str, int]) -> Labelled:
@@ -180,17 +178,17 @@ def _tested(files: _Files, label: dict[str, int]) -> Labelled:
     for line in files.lines(TEST_LABELS):
         name, key = (*line.split("\t"), "", "")[:2]
         if key not in label or "/" in name or name in found:
-            raise DataError(f"{files.place}{TEST_LABELS}: a line that names no new picture and class: {line[:80]!r}")
+            raise DataError(f"{files.place}{TEST_LABELS}: a line that names no new image and class: {line[:80]!r}")
         found[name] = label[key]
     return [(f"val/images/{name}", found[name]) for name in sorted(found)]
 
 
-def _check_counts(where: str, pictures: Labelled, keys: Sequence[str], count: int) -> None:
-    found = Counter(position for _, position in pictures)
+def _check_counts(where: str, samples: Labelled, keys: Sequence[str], count: int) -> None:
+    found = Counter(position for _, position in samples)
     wrong = [f"{key} has {found[position]}" for position, key in enumerate(keys) if found[position] != count]
     if wrong:
         more = f" (and {len(wrong) - 1} more classes are wrong)" if len(wrong) > 1 else ""
-        raise DataError(f"{where}: each class needs {count} pictures, but {wrong[0]}{more}")
+        raise DataError(f"{where}: each class needs {count} images, but {wrong[0]}{more}")
 
 
 def _class_names(files: _Files, keys: Sequence[str]) -> list[str]:
