@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -24,12 +25,14 @@ print("passed")
 """
 
 
-def python(*arguments: object) -> str:
+def python(*arguments: object, folder: Path | None = None) -> str:
     """In a process of its own: an example may register what other tests must not see."""
-    places = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    given = [str(Path(place).absolute()) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    places = os.pathsep.join([str(ROOT), *given])
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"},
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
@@ -66,3 +69,13 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert {"spg", "hat", "ncl"} <= methods
     reference = (tmp_path / "site" / "reference" / "index.html").read_text()
     assert "Soft-mask every" in reference, "docstrings are in the reference"
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    """Its code cells, one after the other, in an empty folder."""
+    notebook = json.loads((ROOT / "examples" / "experiments.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert len([line for line in cells[0].splitlines() if line.strip()]) <= 6, "from nothing to a plot in six lines"
+    code = "import matplotlib; matplotlib.use('agg')\n" + "\n".join(cells) + "\nprint(sorted(load_runs()['method']))\n"
+    (tmp_path / "notebook.py").write_text(code)
+    assert python(tmp_path / "notebook.py", folder=tmp_path).strip() == "['ncl', 'spg']"

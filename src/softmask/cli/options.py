@@ -58,6 +58,7 @@ Threads = Annotated[int, typer.Option(min=1, help="Two runs side by side are fas
 CheckpointEvery = Annotated[int, typer.Option(min=1, help="Epochs between checkpoints: a kill costs no more.")]
 Keep = Annotated[str, typer.Option(help="Which task checkpoints to keep: `last` or `all`.")]
 DEFAULT_STORE = Path("softmask-runs")
+LONGEST = 1_000
 
 
 def check_keep(keep: str) -> None:
@@ -83,7 +84,9 @@ def parse_changes(changes: list[str] | None) -> dict[str, Any]:
     for change in changes or []:
         name, equals, value = change.partition("=")
         if not equals or not name:
-            raise ConfigError(f"--set takes name=value, not {change!r}")
+            raise ConfigError(f"--set takes name=value, not {change[:200]!r}")
+        if len(value) > LONGEST:
+            raise ConfigError(f"--set {name[:200]}: a value has at most {LONGEST:,} characters")
         try:
             parsed[name.strip()] = parse_json(value)
         except ValueError:

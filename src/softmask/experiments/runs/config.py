@@ -25,6 +25,8 @@ from softmask.learning.validation import refuse_unknown, validated
 
 SECTION_TYPES: dict[str, type] = {"training": Training, "network": NetworkConfig, "seeds": Seeds}
 SECTIONS = ("training", "network", "settings", "seeds")
+LARGEST = 1e38
+"""Weights and gradients are float32: a larger number cannot be multiplied with them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,11 @@ class RunConfig:
             object.__setattr__(self, name, validated(kind, dataclasses.asdict(getattr(self, name)), name))
         _checked_seeds(self.seeds)
         object.__setattr__(self, "settings", dataclasses.asdict(self.method_settings()))
+        for section in ("training", "settings"):
+            values = self.settings if section == "settings" else vars(self.training)
+            for name, value in values.items():
+                if isinstance(value, (int, float)) and abs(value) > LARGEST:
+                    raise ConfigError(f"{section}.{name} is too large for a 32-bit number: {value:.3g}")
 
     def method_settings(self) -> Any:
         """The method's own settings, checked, as its `Settings`."""

@@ -76,10 +76,10 @@ def parse_seeds(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         numbers = [first, last] if dash else [first]
         if not all(each.isdecimal() and len(each) <= MOST_DIGITS for each in numbers) or int(numbers[-1]) < int(first):
-            raise ConfigError(f"seeds are given as in 1-5 or 1,2,7, not as {text!r}")
+            raise ConfigError(f"seeds are given as in 1-5 or 1,2,7, not as {_shown(text)}")
         count = int(last or first) - int(first) + 1
         if count + len(found) > MOST_SEEDS:
-            raise ConfigError(f"{text!r} are more than {MOST_SEEDS:,} seeds")
+            raise ConfigError(f"{_shown(text)} are more than {MOST_SEEDS:,} seeds")
         found += range(int(first), int(first) + count)
     return found
 

@@ -23,6 +23,15 @@ Listener = Callable[[dict[str, Any]], None]
 """Is told every event once it is on disk; may raise to stop the run there."""
 
 
+def refuse_links(folder: Path) -> None:
+    """A store from elsewhere may hold symbolic links: writing through one would change another file."""
+    checkpoints = folder / "checkpoints"
+    inside = checkpoints.iterdir() if checkpoints.is_dir() and not checkpoints.is_symlink() else ()
+    for file in (folder, *folder.iterdir(), *inside):
+        if file.is_symlink():
+            raise StoreError(f"{file} is a symbolic link: a run is not written through links; remove it")
+
+
 class RunWriter:
     """Writes one run; the journal of the protocol. Use it as a context manager: it holds the folder's lease."""
 
@@ -37,7 +46,7 @@ class RunWriter:
     def __enter__(self) -> RunWriter:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._refuse_links()
+            refuse_links(self.path)
             with ExitStack() as undo:  # the lease is given back if the rest fails
                 undo.enter_context(self._lease)
                 self._prepare()
@@ -45,14 +54,6 @@ class RunWriter:
         except OSError as error:
             raise StoreError(f"cannot write to {self.path}: {error}") from None
         return self
-
-    def _refuse_links(self) -> None:
-        """A store from elsewhere may hold symbolic links: writing through one would change another file."""
-        checkpoints = self.path / "checkpoints"
-        inside = checkpoints.iterdir() if checkpoints.is_dir() and not checkpoints.is_symlink() else ()
-        for file in (self.path, *self.path.iterdir(), *inside):
-            if file.is_symlink():
-                raise StoreError(f"{file} is a symbolic link: a run is not written through links; remove it")
 
     def _prepare(self) -> None:
         for left in (*self.path.glob("*.tmp"), *self.path.glob("checkpoints/*.tmp")):

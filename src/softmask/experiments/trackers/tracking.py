@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from softmask.errors import SoftmaskError, UnknownName
 from softmask.experiments.runs.config import RunConfig
+from softmask.experiments.runs.run_writer import refuse_links
 from softmask.experiments.runs.store import Listener, Store, StoredRun
 from softmask.experiments.trackers.points import Point, PointStream
 from softmask.storage.state_file import write_json
@@ -73,7 +74,7 @@ def tracked(config: RunConfig, store: Store, names: Sequence[str]) -> Iterator[l
 
 
 class Tracking:
-    """One run, one tracker. A tracker that fails is left alone: the run is worth more than its picture."""
+    """One run, one tracker. A tracker that fails is not used any more: the run goes on without it."""
 
     def __init__(self, config: RunConfig, store: Store, name: str) -> None:
         self.config, self.store, self.name = config, store, name
@@ -89,7 +90,7 @@ class Tracking:
         self._safely(self._catch_up)
 
     def close(self) -> None:
-        if self.store.find(self.config) is not None:
+        if self.store.find(self.config, stale_too=True) is not None:
             self._safely(self._finish)
 
     def _safely(self, work: Any) -> None:
@@ -114,6 +115,7 @@ class Tracking:
         new = [point for line in self._new_lines() for point in self._points(line)]
         if not new and self._sent >= self._lines:
             return
+        refuse_links(self.folder)
         tracker = self._open()
         for point in new:
             tracker.log(point)
@@ -126,7 +128,7 @@ class Tracking:
         self._lines += 1
         try:
             found = list(self._stream.points(json.loads(line)))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return  # a damaged line is no event
         if self._lines > self._already():
             yield from found

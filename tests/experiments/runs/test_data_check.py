@@ -1,0 +1,116 @@
+"""Results of data that have changed since are told and left out until they are run again or accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from softmask.experiments.executors import SerialExecutor
+from softmask.experiments.runs.config import RunConfig, make_config
+from softmask.experiments.runs.data_check import ChangedData, TaskNames, check_sequences
+from softmask.experiments.runs.grid import Grid
+from softmask.experiments.runs.run import run
+from softmask.experiments.runs.store import StaleDataError, Store, StoreError
+from softmask.experiments.sequences import SEQUENCES, sequence, sequence_from
+from softmask.learning.seeds import Seeds
+from softmask.learning.task import TaskSequence
+
+TINY = {"network.width": 0.0625, "epochs": 1}
+
+
+class Data:
+    """What a registered sequence reads; may be changed behind its name."""
+
+    shift = 0.0
+
+
+@pytest.fixture
+def data(monkeypatch: pytest.MonkeyPatch) -> Data:
+    SEQUENCES.names()
+    monkeypatch.setattr(SEQUENCES, "_entries", dict(SEQUENCES._entries))
+    found = Data()
+
+    @sequence("shifting-2", tasks=2, classes=2, description="noise")
+    def shifting(root: Path | None, seeds: Seeds, tasks: int) -> TaskSequence:
+        def samples(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+            labels = torch.arange(count) % 2
+            noise = torch.randn(count, 1, 28, 28, generator=torch.Generator().manual_seed(seed + 100 * seeds.split))
+            return noise + found.shift + labels.view(-1, 1, 1, 1), labels
+
+        triples = [tuple(samples(count, 10 * task + count) for count in (32, 8, 9)) for task in range(tasks)]
+        return sequence_from("shifting-2", triples)  # type: ignore[arg-type]
+
+    return found
+
+
+def config(method: str = "ncl", seed: int = 1) -> RunConfig:
+    return make_config(method, "shifting-2", preset="short", seed=seed, changes=TINY)
+
+
+@pytest.mark.parametrize("method", ["ncl", "mtl"])
+def test_a_finished_run_is_compared_with_the_data_that_are_there_now(method: str, data: Data, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run(config(method), store)
+    data.shift = 1.0
+    with pytest.raises(StaleDataError):
+        run(config(method), store)
+    assert list(store.runs()) == []
+    (problem,) = store.problems()
+    assert "--changed-data" in problem
+    (cell,) = Grid((config(method),)).run(store, SerialExecutor())
+    assert cell.state == "failed"
+    data.shift = 0.0
+    run(config(method), store)
+    assert len(list(store.runs())) == 1, "the old data are back"
+
+
+@pytest.mark.parametrize("through", ["run", "grid"])
+@pytest.mark.parametrize(("policy", "weights_change"), [("accept", False), ("rerun", True)])
+def test_run_again_or_accepted(
+    through: str, policy: ChangedData, weights_change: bool, data: Data, tmp_path: Path
+) -> None:
+    store = Store(tmp_path)
+    before = run(config(), store).events("finished")[0]["weights"]
+    data.shift = 1.0
+    for _ in range(2):  # the second time there is nothing to settle
+        if through == "run":
+            run(config(), store, changed_data=policy)
+        else:
+            (cell,) = Grid((config(),)).run(store, SerialExecutor(), changed_data=policy)
+            assert cell.state == "finished"
+    (found,) = store.runs()
+    assert (found.events("finished")[0]["weights"] != before) == weights_change
+    assert len(found.events("started")) == 1
+    assert len(list(tmp_path.glob(".replaced/*"))) == weights_change
+    run(config(), store)
+    data.shift = 2.0
+    with pytest.raises(StaleDataError):
+        run(config(), store)
+
+
+def test_seeds_of_old_and_new_data_do_not_stand_in_one_row(data: Data, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run(config(seed=1), store)
+    data.shift = 1.0
+    run(config(seed=2), store)
+    with pytest.warns(UserWarning, match="left out of tables"):
+        check_sequences(store, ["shifting-2"], TaskNames(None))
+    assert [found.config.seeds.order for found in store.runs()] == [2]
+
+
+def test_an_unfinished_run_does_not_go_on_with_other_data(data: Data, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def stop(event: dict[str, object]) -> None:
+        if event["kind"] == "task":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config(), store, listeners=[stop])
+    data.shift = 1.0
+    for policy in ("refuse", "accept"):
+        with pytest.raises(StoreError):
+            run(config(), store, changed_data=policy)
+    assert run(config(), store, changed_data="rerun").finished

@@ -1,0 +1,256 @@
+"""A store from elsewhere, or one that had bad luck: one bad run is left out with its reason, nothing else suffers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from softmask.experiments.executors import SerialExecutor
+from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.grid import Grid
+from softmask.experiments.runs.run import run
+from softmask.experiments.runs.store import Store, StoredRun, StoreError
+from softmask.learning.method_registry import METHODS
+from tests.cli.command import softmask
+from tests.experiments.runs.examples import tiny_config
+
+DEEP = "[" * 100_000 + "]" * 100_000
+DIGITS = "1" * 5_000
+
+
+def rewritten(kind: str, **changes: Any) -> Callable[[Path], None]:
+    """Changes the last event of a kind, in a run of an older release, which has no digest; None removes a field."""
+
+    def change(folder: Path) -> None:
+        events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+        last = [event for event in events if event["kind"] == kind][-1]
+        for event in events:
+            event.pop("digest", None)
+        for name, value in changes.items():
+            last[name] = value
+            if value is None:
+                del last[name]
+        (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+    return change
+
+
+def appended(event: dict[str, Any]) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        with open(folder / "events.jsonl", "a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    return change
+
+
+def with_config(text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / "config.json").write_text(text) and None
+
+
+def one_digit(folder: Path) -> None:
+    """Of an accuracy, as a bit flip would change it."""
+    file = folder / "events.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    place = max(number for number, line in enumerate(lines) if b'"kind": "accuracy"' in line)
+    event = json.loads(lines[place])
+    event["test"] = 0.25 if event["test"] != 0.25 else 0.75
+    lines[place] = (json.dumps(event) + "\n").encode()
+    file.write_bytes(b"".join(lines))
+
+
+def pipe_instead_of(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return change
+
+
+def link_to_a_device(folder: Path) -> None:
+    (folder / "events.jsonl").unlink()
+    (folder / "events.jsonl").symlink_to("/dev/zero")
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "deep config": with_config(DEEP),
+    "deep inside the config": with_config('{"format": 1, "config": {"method": ' + DEEP + "}}"),
+    "many digits": with_config('{"format": 1, "config": {"tasks": ' + DIGITS + "}}"),
+    "ids an int": rewritten("task", ids=3),
+    "no name": rewritten("task", name=None),
+    "text for seconds": rewritten("task", learn_seconds="long"),
+    "facts no object": rewritten("task", facts=[1]),
+    "no val_loss": rewritten("epoch", val_loss=None),
+    "text for a loss": rewritten("epoch", train_loss="low"),
+    "nan accuracy": rewritten("accuracy", test=float("nan")),
+    "a device that nobody has": rewritten("started", device="abacus"),
+    "pruning": appended({"kind": "pruning", "strategy": "x", "ranked_over": "backbone", "test": "high", "classes": 2}),
+    "representation": appended({"kind": "representation", "onto": "x", "union": False, "test": 0.5, "classes": 2}),
+    "one digit": one_digit,
+    "pipe as config": pipe_instead_of("config.json"),
+    "pipe as events": pipe_instead_of("events.jsonl"),
+    "device as events": link_to_a_device,
+}
+
+
+@pytest.fixture
+def store(whole_run: StoredRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Two runs: one that is going to be damaged, and another."""
+    monkeypatch.setenv("SOFTMASK_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "store"
+    shutil.copytree(whole_run.path, root / whole_run.path.name)
+    run(tiny_config("ncl", tasks=1, changes={"epochs": 1}), Store(root))
+    return Store(root)
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_run_is_left_out_with_its_reason(name: str, store: Store) -> None:
+    folder = store.root / tiny_config().id()
+    DAMAGES[name](folder)
+    assert [found.config.method for found in store.runs()] == ["ncl"]
+    (problem,) = store.problems()
+    assert str(folder) in problem
+    with pytest.raises(StoreError):
+        run(tiny_config(), store)
+    listed = softmask("list", "runs", "--store", store.root, "--json")
+    assert (listed.code, len(listed.json()["rows"])) == (0, 1)
+    cells = Grid((tiny_config(), tiny_config("ncl", tasks=1, changes={"epochs": 1}))).run(store, SerialExecutor())
+    assert sorted(cell.state for cell in cells) == ["failed", "finished"], "the others go on"
+
+
+def test_a_run_of_an_older_release_has_no_digest_and_is_read(store: Store) -> None:
+    rewritten("finished")(store.root / tiny_config().id())
+    assert len(list(store.runs())) == 2
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")])
+def test_a_folder_that_may_not_be_read_is_a_failed_cell(
+    error: OSError, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, opened = store.root / tiny_config().id(), os.open
+
+    def refusing(path: Any, *arguments: Any, **options: Any) -> int:
+        if str(path).startswith(str(folder)):
+            raise error
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    assert [found.config.method for found in store.runs()] == ["ncl"]
+    (problem,) = store.problems()
+    assert str(error.strerror) in problem
+    assert isinstance(error, PermissionError) != ("delete" in problem), "deleting is no answer to a lack of permission"
+    cells = Grid((tiny_config(), tiny_config("ncl", tasks=1, changes={"epochs": 1}))).run(store, SerialExecutor())
+    assert sorted(cell.state for cell in cells) == ["failed", "finished"]
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "config.json.tmp", "progress.safetensors.tmp", "checkpoints"])
+def test_a_run_is_not_written_through_links(name: str, tmp_path: Path) -> None:
+    store, config = Store(tmp_path / "store"), tiny_config("ncl", tasks=1)
+    mine = tmp_path / "mine"
+    if name == "checkpoints":
+        mine.mkdir()
+    else:
+        mine.write_text("precious")
+    folder = store.root / config.id()
+    folder.mkdir(parents=True)
+    (folder / name).symlink_to(mine)
+    with pytest.raises(StoreError):
+        run(config, store)
+    assert mine.read_text() == "precious" if mine.is_file() else not list(mine.iterdir())
+
+
+def test_a_folder_that_is_a_link_is_not_written(tmp_path: Path) -> None:
+    store, config = Store(tmp_path / "store"), tiny_config("ncl", tasks=1)
+    store.root.mkdir()
+    (tmp_path / "mine").mkdir()
+    (store.root / config.id()).symlink_to(tmp_path / "mine")
+    with pytest.raises(StoreError):
+        run(config, store)
+    assert not list((tmp_path / "mine").iterdir())
+
+
+def test_a_store_is_shown_without_the_plugin_that_made_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {name: entry for name, entry in METHODS._entries.items() if name != "spg"}
+    monkeypatch.setattr(METHODS, "_entries", known)
+    assert sorted(found.config.method for found in store.runs()) == ["ncl", "spg"]
+    (gone,) = [found for found in store.runs() if found.config.method == "spg"]
+    assert gone.path.name == gone.config.id()
+    assert gone.accuracies()
+    listed = softmask("list", "runs", "--store", store.root)
+    assert listed.code == 0
+    assert "spg" in listed.out
+
+
+def test_a_finished_run_gives_back_the_lease_of_a_dead_process(store: Store) -> None:
+    folder = store.root / tiny_config().id()
+    (folder / "lease.json").write_text('{"token": "x", "host": "h", "machine": "elsewhere", "pid": 1}')
+    os.utime(folder / "lease.json", (1e9, 1e9))
+    run(tiny_config(), store)
+    assert not (folder / "lease.json").exists()
+
+
+def test_a_start_records_the_commit(whole_run: StoredRun) -> None:
+    (started,) = whole_run.events("started")
+    if "commit" in started:  # a source tree under git
+        assert len(started["commit"]) == 40
+        assert isinstance(started["dirty"], bool)
+    else:
+        assert "dirty" not in started
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("grid.yaml", "a: &a [1]\nmethods: [*a, *a]\n"),
+        ("grid.yaml", "set: " + "[" * 5_000 + "]" * 5_000),
+        ("grid.toml", "tasks = " + DIGITS),
+        ("grid.toml", f"seeds = [0x{'f' * 5000}]"),
+        ("grid.toml", "set.x = " + "[" * 5_000 + "]" * 5_000),
+        ("grid.toml", "seeds = []"),
+        ("grid.yaml", "seeds: []"),
+        ("grid.toml", f"seeds = '{DIGITS}'"),
+    ],
+)
+def test_a_hostile_grid_file_is_refused_in_a_line(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    ended = softmask("grid", "-m", "ncl", "-s", "D-5", "--file", tmp_path / name, "--store", tmp_path / "store")
+    assert ended.code == 2
+    assert len(ended.errors()) == 1
+    assert len(ended.err) < 1_500
+    assert "Traceback" not in ended.err
+
+
+def test_a_pipe_as_a_grid_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "grid.toml")
+    ended = softmask("grid", "--file", tmp_path / "grid.toml")
+    assert (ended.code, len(ended.errors())) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--set", "epochs=" + DEEP),
+        ("--set", "epochs=" + DIGITS),
+        ("--set", "training.lr=1e308"),
+        ("--threads", "100000"),
+        ("--changed-data", "perhaps"),
+    ],
+    ids=["deep", "digits", "infinite rate", "threads", "policy"],
+)
+def test_hostile_options_are_refused(wrong: tuple[str, str], tmp_path: Path) -> None:
+    ended = softmask("run", "-m", "ncl", "-s", "D-5", "-p", "short", "--tasks", 1, "--store", tmp_path, *wrong)
+    assert ended.code in (1, 2)
+    assert "Traceback" not in ended.err
+    assert len(ended.err) < 12_000
+
+
+def test_make_config_is_as_strict_as_before() -> None:
+    with pytest.raises(Exception, match="gone"):
+        make_config("gone", "D-5")
+    with pytest.raises(Exception, match="gone"):
+        make_config("ncl", "gone")
