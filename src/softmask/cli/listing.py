@@ -71,9 +71,9 @@ def _print_card(name: str, as_json: bool) -> None:
     if settings:
         first = settings[0]
         out.print(f"\nSettings, as in `--set settings.{first.name}={shown(first.default)}`:\n\n{as_text(settings)}")
-    own = method.default_dropout
-    rates = "those of the sequence" if own is None else f"drop1 {own[0]:g}, drop2 {own[1]:g}"
-    out.print(f"\nDropout rates of its authors: {rates} ({method.dropout_source})")
+    out.print("\nDropout: a run takes the rates of its sequence, which were searched for SPG, unless they are set.")
+    if (own := method.default_dropout) is not None:
+        out.print(f"Recommended: --set drop1={own[0]:g} --set drop2={own[1]:g} ({method.dropout_source})")
 
 
 @app.command()
