@@ -114,7 +114,7 @@ def test_damaged_events_cost_one_run_not_the_table(tmp_path: Path) -> None:
     events.write_text(events.read_text().replace('"name"', '"nome"'))
     told = softmask("analyse", "accuracy", "--store", tmp_path, "--format", "json")
     assert [row["method"] for row in told.json()["rows"]] == ["SPG"]
-    assert f"left out: {run.path}: damaged events: KeyError 'name'" in told.err
+    assert f"left out: {run.path}" in told.err
 
 
 def test_json_has_one_spelling_in_all_verbs(with_one: Ended, store: Path) -> None:
