@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from softmask.learning.task import TaskSequence
 if TYPE_CHECKING:
     from softmask.experiments.runs.search import Search
 
-Place = str | os.PathLike[str]
+Place = str | Path
 STORE = "softmask-runs"
 SEARCHES = "softmask-search"
 COLUMNS = (
