@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from softmask.cli import grid as grid_verb
+from softmask.experiments import load_runs
+from softmask.experiments.runs.grid_file import read_grid_file
 from softmask.experiments.runs.store import Store
 from tests.cli.command import Ended, softmask
 
@@ -181,3 +183,51 @@ def test_what_failed_and_is_not_tried_again_takes_no_time(tmp_path: Path) -> Non
         writer.event("failed", reason="diverged", message="no finite loss")
     assert grid(tmp_path, *wanted).json()["seconds"] == 0
     assert grid(tmp_path, *wanted, "--retry-failed").json()["seconds"] > 0
+
+
+def test_with_one_adds_the_reference_of_each_cell(tmp_path: Path) -> None:
+    ended = grid(tmp_path, "--methods", "ncl", "--seeds", "1-2", "--with-one", "--json")
+    assert ended.code == 0
+    assert [(cell["method"], cell["seed"]) for cell in ended.json()["cells"]] == [
+        ("one", 1),
+        ("ncl", 1),
+        ("one", 2),
+        ("ncl", 2),
+    ]
+    found = load_runs(tmp_path)
+    assert found.loc[found["method"] == "ncl", "FWT"].notna().all()
+
+
+def test_changes_of_one_sequence(tmp_path: Path) -> None:
+    file = tmp_path / "grid.toml"
+    file.write_text(
+        'methods = ["ncl"]\nsequences = ["D-5", "R-10"]\n[set]\nbatch = 32\n[sequence."R-10"]\nbatch = 16\nepochs = 4\n'
+        "[method.ncl]\ntraining.lr = 0.125\n"
+    )
+    made = grid_verb.make_grid(read_grid_file(file), {"epochs": 2})
+    assert [(c.sequence, c.training.batch, c.training.epochs, c.training.lr) for c in made.configs] == [
+        ("D-5", 32, 2, 0.125),
+        ("R-10", 16, 2, 0.125),
+    ]
+
+
+def test_a_dry_run_tells_what_it_measures(tmp_path: Path) -> None:
+    ended = grid(tmp_path, "--methods", "ncl,one", "--dry-run")
+    assert ended.code == 0
+    assert "measuring ncl on D-5 (1 of 2)" in ended.err
+
+
+def test_a_worker_for_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid_verb, "find_device", lambda name: name)
+    workers, _ = grid_verb.find_workers("processes", "cuda", jobs=None, devices=("0", "3"))
+    assert (workers.jobs, workers.devices) == (2, ("0", "3"))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("devices", ["0,0", "x", "", "0,-1", "cuda:0"])
+def test_wrong_gpus_are_refused(devices: str, tmp_path: Path) -> None:
+    ended = grid(tmp_path, "--methods", "ncl", f"--devices={devices}")
+    assert (ended.code, len(ended.errors())) == (2, 1)
+
+
+def test_changed_data_is_told_by_the_command_line(tmp_path: Path) -> None:
+    assert grid(tmp_path, "--methods", "ncl", "--changed-data", "maybe").code == 2

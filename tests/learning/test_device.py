@@ -11,6 +11,7 @@ from softmask.learning.device import (
     device_facts,
     exact,
     find_device,
+    parse_device,
     random_apart,
     random_states,
     require_begun_here,
@@ -140,3 +141,10 @@ def test_batches_on_a_device_are_the_same_batches() -> None:
     again = batches.on(CPU)
     assert (again.size, again.device) == (2, CPU)
     assert [y.tolist() for _, y in again] == order
+
+
+def test_auto_is_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert find_device("auto") == CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert parse_device("auto") == torch.device("cuda")

@@ -17,7 +17,7 @@ from softmask.errors import ConfigError, SoftmaskError, UnknownName
 app = typer.Typer(
     name="softmask",
     cls=VerbGroup,
-    help="Continual learning by soft-masking: a network that learns task after task and keeps what it knew.\n\n"
+    help="Continual learning by soft-masking: learn task after task without catastrophic forgetting.\n\n"
     "Example: `softmask demo`",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -51,7 +51,7 @@ def _interrupt(*_: object) -> None:
 
 
 def main() -> None:
-    """Errors that a user can mend take one or two lines and no traceback; exit code 2 is wrong usage, 1 the rest."""
+    """Errors that a user can fix take one or two lines and no traceback; exit code 2 is wrong usage, 1 any other."""
     warnings.showwarning = lambda message, *_, **__: note(str(message))
     signal.signal(signal.SIGINT, _interrupt)
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be text

@@ -19,7 +19,7 @@ from softmask.experiments.runs.store import Store
 
 METHODS = ("one", "ncl", "spg", "hat")
 # Tasks are small: smaller batches and more epochs give every method time to learn. R-10 has twice as many tasks, each
-# with nearly twice as many pictures.
+# with nearly twice as many images.
 CHANGES: dict[str, dict[str, Any]] = {"D-5": {"epochs": 20, "batch": 16}, "R-10": {"epochs": 8, "batch": 16}}
 EXECUTOR = "processes"
 
@@ -32,8 +32,8 @@ def demo(
     Example: `softmask demo`
     """
     kept = Store(store)
-    out.print("Five tasks of two digits each (D-5), and ten of all digits, turned a little further each time (R-10),")
-    out.print("learned one after the other: what is left of the first at the end?")
+    out.print("Five tasks of two digits each (D-5), and ten tasks of all digits, rotated further each time (R-10),")
+    out.print("learned one after the other: how much of the first tasks is forgotten at the end?")
     grid = Grid.of(METHODS, tuple(CHANGES), (1,), preset="short", changes=lambda _, sequence: CHANGES[sequence])
     executor = make_executor(EXECUTOR)
     with GridDisplay(grid.cells(kept), executor.jobs, retry_failed=True) as display:
@@ -44,5 +44,5 @@ def demo(
     ids = {config.id() for config in grid.configs}
     print_table(accuracy(run for run in kept.runs() if run.path.name in ids), out)
     write_report(store, store / "report.html")
-    out.print(f"\nThe runs lie in {store}; open {(store / 'report.html').absolute().as_uri()} in a browser.")
+    out.print(f"\nThe runs are in {store}; open {(store / 'report.html').absolute().as_uri()} in a browser.")
     out.print("Next: softmask list methods, softmask list sequences, softmask run --help")

@@ -27,7 +27,7 @@ PACKAGES = ("torch", "numpy", "safetensors", "pydantic", "scikit-learn", "pillow
 
 
 def doctor(data: options.Data = None) -> None:
-    """What is installed, how threads are set, which data are found, and a short self-check.
+    """Show installed packages, threads and the data that are found, and run a short self-check.
 
     Example: `softmask doctor --data DIR`
     """
@@ -43,7 +43,9 @@ def doctor(data: options.Data = None) -> None:
     start = time.monotonic()
     _check_importance()
     _check_run()
-    out.print(f"self-check passed in {time.monotonic() - start:.1f} s: importance is exact, a run resumes to the bit")
+    out.print(
+        f"self-check passed in {time.monotonic() - start:.1f} s: importance is exact, a run resumes to the same bits"
+    )
 
 
 def _found(name: str, data: options.Data) -> str:

@@ -1,4 +1,4 @@
-"""`softmask grid`: methods x sequences x seeds, run or continued until nothing is missing."""
+"""`softmask grid`: methods x sequences x seeds, run or continued until all are finished."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def grid_command(
     track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run methods x sequences x seeds. Run it again, or beside itself: only what is missing is done.
+    """Run methods x sequences x seeds. Run it again, or several times at once: only missing cells are run.
 
     Example: `softmask grid --methods one,ncl,spg --sequences D-5 --seeds 1-3 --preset short`
     """

@@ -1,4 +1,4 @@
-"""How a grid goes: a live table on a terminal, a line for each cell elsewhere."""
+"""Progress of a grid: a live table on a terminal, otherwise a line for each cell."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ from softmask.learning.settings import as_text, settings_card, shown
 
 ROWS_TO_DRAW = 500
 
-app = typer.Typer(
-    help="What there is: methods, sequences, runs. Example: `softmask list methods`", no_args_is_help=True
-)
+app = typer.Typer(help="List methods, sequences and runs. Example: `softmask list methods`", no_args_is_help=True)
 
 
 def _print(table: Table, as_json: bool) -> None:
@@ -44,9 +42,7 @@ def _print_lines(table: Table) -> None:
 
 @app.command()
 def methods(
-    name: Annotated[
-        str | None, typer.Argument(help="Print the whole card of one method, and what can be set in it.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Print the card of one method and its settings.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """The methods, one line each; with a name, its card and settings. Example: `softmask list methods spg`"""

@@ -1,4 +1,4 @@
-"""What the command line says: results on standard output, everything else on standard error."""
+"""Printing: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Console(Console):
 out = _Console(highlight=False, markup=False, soft_wrap=True)
 err = _Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
-# Without a terminal, a line so often is enough to see that a run is alive.
+# Without a terminal, a line this often shows that a run is alive.
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -44,7 +44,7 @@ def tell(message: str) -> None:
     err.print(message)
 
 
-@functools.cache  # an analysis loads the same data for every run: what is to be noted is noted once
+@functools.cache  # an analysis loads the same data for every run: a note is printed once
 def note(message: str) -> None:
     tell(f"note: {message}")
 
@@ -54,7 +54,7 @@ def problem(message: str) -> None:
 
 
 class Progress:
-    """Shows how a run goes: a bar on a terminal, now and then a line elsewhere."""
+    """Progress of a run: a bar on a terminal, otherwise a line now and then."""
 
     def __init__(self, label: str, tasks: int, epochs: int) -> None:
         self.label, self.tasks, self.epochs = label, tasks, epochs

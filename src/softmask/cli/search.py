@@ -49,7 +49,9 @@ def search_command(
     figure: Annotated[Path | None, typer.Option(help="The history as .svg, .png or .pdf.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find settings by mean validation accuracy (TPE); the first trial has the defaults. Run it again to continue.
+    """Search hyperparameters by mean validation accuracy (TPE). Run it again to continue.
+
+    The first trial has the defaults. With `--tasks N` a trial learns the first N tasks, with the network of all.
 
     Example: `softmask search --method ewc --sequence D-5 --preset short --trials 20`
     """

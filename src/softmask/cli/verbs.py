@@ -1,4 +1,4 @@
-"""The verbs: where each is found and what it does. Its file, and with it torch, is imported when the verb is called."""
+"""The verbs: the file and the summary of each. Its file, and with it torch, is imported when the verb is called."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ VERBS = {
     ),
     "grid": Verb(
         "grid:grid_command",
-        "Run methods x sequences x seeds. Run it again, or beside itself: only what is missing is done.",
+        "Run methods x sequences x seeds. Run it again, or several times at once: only missing cells are run.",
     ),
     "search": Verb(
         "search:search_command",
-        "Find settings by mean validation accuracy (TPE); the first trial has the defaults. Run it again to continue.",
+        "Search hyperparameters by mean validation accuracy (TPE). Run it again to continue.",
     ),
     "reproduce": Verb(
         "reproduce:reproduce_command",
@@ -57,9 +57,9 @@ VERBS = {
     ),
     "doctor": Verb(
         "doctor:doctor",
-        "What is installed, how threads are set, which data are found, and a short self-check.",
+        "Show installed packages, threads and the data that are found, and run a short self-check.",
     ),
-    "list": Verb("listing:app", "What there is: methods, sequences, runs. Example: `softmask list methods`"),
+    "list": Verb("listing:app", "List methods, sequences and runs. Example: `softmask list methods`"),
     "analyse": Verb("analyse:app", "Tables from stored runs. Example: `softmask analyse accuracy`"),
     "data": Verb("data:app", "List, check and fetch the data of the sequences."),
 }

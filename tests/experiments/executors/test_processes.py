@@ -20,6 +20,7 @@ from tests.experiments.executors.work import (
     mark_and_sleep,
     no_way_back,
     square,
+    visible_gpu,
     warned,
     where,
 )
@@ -111,3 +112,18 @@ def test_workers_end_with_their_driver(tmp_path: Path, how: signal.Signals) -> N
     finally:
         driver.kill()
         driver.wait()
+
+
+def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    executor = ProcessExecutor(jobs=3, devices=("0", "1"))
+    assert sorted(str(outcome.result) for outcome in executor.map(visible_gpu, range(3))) == ["0", "0", "1"]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "7", "the driver's own is not touched"
+
+
+def test_a_worker_that_died_is_replaced_on_its_gpu(tmp_path: Path) -> None:
+    executor = ProcessExecutor(jobs=1, devices=("4",))
+    jobs = [(killed_once, tmp_path / "mark"), (visible_gpu, 0)]
+    outcomes = list(executor.map(call, jobs))
+    assert [outcome.ok for outcome in outcomes] == [True, True]
+    assert outcomes[-1].result == "4"

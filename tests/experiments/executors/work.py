@@ -66,3 +66,7 @@ def where(seconds: float) -> tuple[int, int, str | None]:
 def mark_and_sleep(marker: Path) -> None:
     marker.write_text(str(os.getpid()))
     time.sleep(300)
+
+
+def visible_gpu(_: int) -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,4 +1,4 @@
-"""The one small interface of all executors: a function and items go in, outcomes come out."""
+"""The interface of all executors: a function and items go in, outcomes come out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 WORKER_DIED = "WorkerDied"
-"""The kind of an outcome whose worker was killed, ran out of memory or lost its machine, as often as it was tried."""
+"""The kind of an outcome whose worker was killed, ran out of memory or lost its machine in every attempt."""
 
 
 class ExecutorError(SoftmaskError):
@@ -21,7 +21,7 @@ class ExecutorError(SoftmaskError):
 
 @dataclass(frozen=True)
 class Outcome(Generic[Item, Result]):
-    """What became of one item: a result, or an error in words with the name of its kind."""
+    """The end of one item: a result, or an error message with the name of its class."""
 
     item: Item
     result: Result | None = None
@@ -53,7 +53,7 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Outcome[Item, Res
 
 
 def in_words(error: BaseException) -> str:
-    """Our own errors speak for themselves; others are named."""
+    """The message of our own errors; of others with the name of the class."""
     if isinstance(error, SoftmaskError) and str(error):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

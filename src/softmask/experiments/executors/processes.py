@@ -103,7 +103,7 @@ class _Worker:
                 target=_work, args=(theirs,), name="softmask worker", daemon=True
             )
             self.process.start()
-        theirs.close()  # else its end would not be noticed
+        theirs.close()  # otherwise its end would not be noticed
         self.order: _Order
 
     def begin(self, order: _Order) -> None:
@@ -160,7 +160,7 @@ def _work(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the driver decides
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
-    # One line each, as the command line's own: where in the code it arose helps nobody who runs a grid.
+    # One line each, as on the command line: the place in the code does not help the user of a grid.
     warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr, flush=True)
     while True:
         try:

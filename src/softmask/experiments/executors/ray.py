@@ -27,7 +27,7 @@ class RayExecutor:
 
     @property
     def jobs(self) -> int:
-        """As many as the cluster has room for now; it may grow."""
+        """As many as fit on the cluster now; it may grow."""
         ray = connect(self.address)
         have = ray.cluster_resources()
         room = [have.get("CPU", 0.0) / self.cpus] if self.cpus else []
@@ -52,7 +52,7 @@ class RayExecutor:
                 ray.cancel(reference, force=True)
 
     def _require_room(self, ray: Any) -> None:
-        """Else Ray would wait for ever for a node that has it."""
+        """Otherwise Ray would wait for ever for a node that has it."""
         for name, wanted in (("CPU", self.cpus), ("GPU", self.gpus)):
             largest = max((node["Resources"].get(name, 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
             if wanted > largest:

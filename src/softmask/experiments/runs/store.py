@@ -1,4 +1,4 @@
-"""A folder of runs, one folder each, named by its config; and an index of what was found there the last time.
+"""A store: one folder for each run, named by its config; and an index, so that a large store is read quickly.
 
 The index is only a cache, and not in the store itself. An entry counts as long as the run's files have the size, time
 and number that they had; else the folder is read again.
@@ -64,7 +64,7 @@ class Store:
         return run
 
     def put_aside(self, run: StoredRun) -> None:
-        """Makes room for the same run with other data. What was there is kept, but is no run of the store any more."""
+        """Moves a run out of the way, so that it can be run again. It is kept, but no longer part of the store."""
         with Lease(run.path):  # nobody writes it
             pass
         for number in range(1, 1000):

@@ -1,4 +1,4 @@
-"""Trackers of other makers, fed from a run's events. None is imported unless asked for."""
+"""Experiment trackers, fed from a run's events. None is imported unless asked for."""
 
 from softmask.experiments.trackers.tracking import TRACKERS, Tracker, TrackerMissing, check_trackers, tracked
 

@@ -1,4 +1,4 @@
-"""From a run's events to numbers over steps: the one stream that every tracker gets."""
+"""From a run's events to metrics over steps: the one stream that every tracker gets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EPOCH_FIELDS = {"train_loss": "train/loss", "val_loss": "validation/loss", "val_
 
 @dataclass(frozen=True)
 class Point:
-    """Numbers of one moment: after so many epochs of the whole run, or after so many tasks."""
+    """Metrics at one step: an epoch, counted over the whole run, or a task."""
 
     axis: Literal["epoch", "task"]
     step: int
@@ -21,7 +21,7 @@ class Point:
 
 
 class PointStream:
-    """Turns events into points. Work that was done again after a kill gives none: its numbers are the same."""
+    """Turns events into points. Work that was done again after a kill gives none: its metrics are the same."""
 
     def __init__(self) -> None:
         self._seen: set[tuple[Any, ...]] = set()
@@ -46,7 +46,7 @@ class PointStream:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Finite or not, but numbers; those inside of others are named by their path."""
+    """All numbers, finite or not; nested ones are named by their path."""
     found: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

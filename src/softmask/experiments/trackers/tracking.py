@@ -1,7 +1,7 @@
 """Feeding a tracker from `events.jsonl`: every event once, however often the run was interrupted.
 
-How many lines a tracker has got is kept beside them (`tracked-tensorboard.json`). A tracker that was down, or that is
-asked for only when a run is finished, gets the rest later.
+The number of lines that a tracker has received is kept beside them (`tracked-tensorboard.json`). A tracker that was
+down, or that is asked for only when a run is finished, gets the rest later.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class TrackerMissing(SoftmaskError):
 
 
 class Tracker(Protocol):
-    """One run in a tracker of somebody else."""
+    """One run in an experiment tracker."""
 
     @property
     def remote(self) -> str:
-        """How the tracker calls the run."""
+        """The tracker's name of the run."""
 
     def log(self, point: Point) -> None:
-        """Takes the numbers in."""
+        """Logs the metrics."""
 
     def flush(self) -> None:
-        """What was taken in survives a kill."""
+        """Makes sure that logged metrics survive a kill."""
 
     def close(self, status: str) -> None:
         """The run is finished, failed or unfinished."""
@@ -64,7 +64,7 @@ def installed(module: str) -> bool:
 
 @contextmanager
 def tracked(config: RunConfig, store: Store, names: Sequence[str]) -> Iterator[list[Listener]]:
-    """Listeners for a run; at the end the trackers have all that happened."""
+    """Listeners for a run; at the end the trackers have all events."""
     check_trackers(names)
     with ExitStack() as ends:
         trackings = [Tracking(config, store, name) for name in names]
@@ -155,7 +155,7 @@ class Tracking:
     def _open(self) -> Tracker:
         if self._tracker is None:
             module = importlib.import_module(f"softmask.experiments.trackers.{self.name}_tracker")
-            # `remote` is how the tracker called the run when it was tracked before.
+            # `remote` is the tracker's name of the run if it was tracked before.
             self._tracker = module.make(StoredRun(self.folder), self._kept().get("remote"))
         assert self._tracker is not None
         return self._tracker
