@@ -62,7 +62,7 @@ def test_a_folder_has_a_file_for_each_method_and_sequence(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"format": 2}, "no settings file"),
+        ({"format": 2}, "settings file"),
         ({"method": 3}, "method must be a name"),
         ({"method": "spg"}, "there is no field 'settings.strength'"),
         ({"settings": [1]}, "settings must be an object"),

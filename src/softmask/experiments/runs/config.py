@@ -82,7 +82,8 @@ class RunConfig:
         # As `to_dict`, but without copying, and once: a grid asks for it again and again.
         # Fields that came later are left out at their defaults: earlier runs keep their ids.
         sections = {name: omit_new_defaults(kind, vars(getattr(self, name))) for name, kind in SECTION_TYPES.items()}
-        sections["settings"] = omit_new_defaults(METHODS.load(self.method).Settings, self.settings)
+        with suppress(UnknownName):  # the settings of a method that is not installed are those that were stored
+            sections["settings"] = omit_new_defaults(METHODS.load(self.method).Settings, self.settings)
         canonical = json.dumps(vars(self) | sections, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
