@@ -66,7 +66,9 @@ def test_groups_have_their_own_rate_and_missing_gradients_are_skipped() -> None:
 
 def test_each_group_moves_at_its_own_learning_rate() -> None:
     net, before = twins()
-    optimizer = MaskedSGD([{"params": [net.weight]}, {"params": [net.bias], "lr": 2.0}], 0.1, keep={net.bias: 0.5})
+    optimizer = MaskedSGD(
+        [{"params": [net.weight]}, {"params": [net.bias], "lr": 2.0}], 0.1, update_scale={net.bias: 0.5}
+    )
     optimizer.step()
     torch.testing.assert_close(net.weight, before.weight - 0.1 * before.weight.grad)
     torch.testing.assert_close(net.bias, before.bias - 2.0 * 0.5 * before.bias.grad)

@@ -25,7 +25,7 @@ def test_the_cpu_is_always_there() -> None:
 
 
 def test_a_name_that_is_none() -> None:
-    with pytest.raises(ConfigError, match="no device 'gpu'; devices are called cpu, cuda"):
+    with pytest.raises(ConfigError, match="'gpu'"):
         find_device("gpu")
 
 
