@@ -188,7 +188,7 @@ def test_attention_learns_from_a_similar_task(knowing: dict[str, torch.Tensor]) 
     """The same task again: attending to what the first one knows is enough, long before the gates are learned."""
     method = made(AllSimilar, wide_enough)
     method.load_state_dict(knowing)
-    learn(method, again, Training(epochs=3, schedule="cosine"))
+    learn(method, again, Training(lr=0.1, epochs=3, schedule="cosine"))
     method.attends[1] = True
     assert accuracy(method, again.val, 1) > 0.9
 
