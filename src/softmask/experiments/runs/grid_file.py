@@ -35,6 +35,8 @@ else:
 MOST_SEEDS = 10_000
 MOST_DIGITS = 18
 """Of a number: more than any field needs."""
+DEEPEST = 20
+"""Levels of lists and tables in a YAML file: more than any field needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +108,15 @@ def _read_yaml(path: Path, text: str) -> Any:
         import yaml
     except ImportError:
         raise ConfigError(f"{path}: YAML needs PyYAML: pip install 'softmask[yaml]', or write TOML") from None
+    depth = 0
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            # A few lines of aliases of aliases take all memory.
-            raise ConfigError(f"{path}: YAML aliases (*name) are refused: write the values out")
+        for event in yaml.parse(text, yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):  # a few lines of aliases of aliases take all memory
+                raise ConfigError(f"{path}: YAML aliases (*name) are refused: write the values out")
+            # Opening brackets take time that grows with the square of their number.
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise ConfigError(f"{path} is not valid YAML: nested too deeply")
         return yaml.safe_load(text) or {}
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid YAML: {_first_line(error)}") from None
