@@ -49,8 +49,8 @@ class SPGPlus(SPG, DistillingMethod):
         """Of both softmax functions: the higher, the more small probabilities count. Default: that of LwF."""
         mask: float = search(1.0, low=0.0, high=1.0)
         """Factor of the importance in the mask: 1 is SPG's mask, 0 is none. Default: SPG's."""
-        lr: float | None = search(None, low=5e-3, high=0.5, log=True)
-        """Learning rate; None means the training's. Default: the training's, as for SPG."""
+        lr: float | None = search(0.1, low=5e-3, high=0.5, log=True)
+        """Learning rate; None means the training's. Default: that of LwF."""
 
         def __post_init__(self) -> None:
             require_not_negative(self, "answers", "mask")
