@@ -21,11 +21,11 @@ def forgotten() -> Iterator[None]:
 
 
 def test_a_title_is_not_inherited() -> None:
-    @register("spg-plus")
+    @register("spg-more")
     class Plus(SPG):
         """More than that."""
 
-    assert Plus.title == "spg-plus"
+    assert Plus.title == "spg-more"
     assert SPG.title == "SPG"
 
 

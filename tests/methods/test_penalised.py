@@ -40,6 +40,16 @@ from tests.learning.toys import random_scenario, random_task
         *((name, {"settings.lr": 0.0}, r"\blr\b") for name in ("mtl", "ncl", "ewc", "ewc-gi", "si")),
         ("a-gem", {"settings.lr": 0.0}, r"\blr\b"),
         ("spg-fi", {"fisher_batch": 0}, r"\bfisher_batch\b"),
+        ("lwf", {"strength": -1.0}, r"\bstrength\b"),
+        ("lwf", {"temperature": 0.0}, r"\btemperature\b"),
+        ("gpm", {"threshold": 1.1}, r"\bthreshold\b"),
+        ("gpm", {"rise": -0.1}, r"\brise\b"),
+        ("gpm", {"images": 0}, r"\bimages\b"),
+        ("sgp", {"threshold": -0.1}, r"\bthreshold\b"),
+        ("sgp", {"alpha": 0.0}, r"\balpha\b"),
+        ("spg-plus", {"answers": -1.0}, r"\banswers\b"),
+        ("spg-plus", {"mask": 1.5}, r"\bmask\b"),
+        ("spg-plus", {"settings.lr": 0.0}, r"\blr\b"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_a_run(name: str, wrong: dict[str, float], said: str) -> None:

@@ -8,6 +8,8 @@ rule, the projector on the directions that are taken). With its eigenvectors v_i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -57,8 +59,19 @@ def with_task(used: Tensor | None, moment: Tensor, rule: str, strength: float) -
 
 
 def _with_basis(basis: Tensor, moment: Tensor, threshold: float) -> Tensor:
-    """Gradient projection memory (Saha et al., ICLR 2021): directions are added, those with the most
-    energy first, until the share of the task's energy that is covered reaches the threshold."""
+    """Gradient projection memory (Saha et al., ICLR 2021): the new directions join the old ones."""
+    vectors, _ = new_directions(basis, moment, threshold)
+    if is_square(moment):
+        return basis + vectors @ vectors.transpose(1, 2)
+    both = torch.cat([basis, vectors], 2)  # columns of length 1 or 0
+    # Older directions stay; where the rank is reached, there is no place for new ones.
+    first = (both.square().sum(1) > 0.5).int().argsort(dim=1, descending=True, stable=True)[:, : moment.shape[2]]
+    return both.gather(2, first[:, None].expand(-1, moment.shape[1], -1))
+
+
+def new_directions(basis: Tensor, moment: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """The directions outside the basis, those with the most energy first, until the share of the task's energy that is
+    covered reaches the threshold; and the energy of each. Directions that are not needed are zero."""
     square, width = is_square(moment), moment.shape[1]
     if square:
         free = torch.eye(width, dtype=moment.dtype) - basis
@@ -70,13 +83,31 @@ def _with_basis(basis: Tensor, moment: Tensor, threshold: float) -> Tensor:
     whole = moment.diagonal(dim1=1, dim2=2).sum(1) if square else moment.square().sum((1, 2))
     covered = (whole - values.sum(1))[:, None] / width + (values.cumsum(1) - values) / width
     new = (covered < threshold) & (values > NOISE * width)
-    vectors = vectors * new[:, None]
-    if square:
-        return basis + vectors @ vectors.transpose(1, 2)
-    both = torch.cat([basis, vectors], 2)  # columns of length 1 or 0
-    # Older directions stay; where the rank is reached, there is no place for new ones.
-    first = (both.square().sum(1) > 0.5).int().argsort(dim=1, descending=True, stable=True)[:, : moment.shape[2]]
-    return both.gather(2, first[:, None].expand(-1, width, -1))
+    return vectors * new[:, None], values * new
+
+
+def with_scaled_basis(used: Tensor | None, moment: Tensor, threshold: float, alpha: float) -> Tensor:
+    """Scaled gradient projection (Saha and Roy, AAAI 2023): V diag(importance) V^T, for a square moment.
+
+    Directions join as in gradient projection memory. A task gives each of them the importance
+    (alpha + 1) s / (alpha s + s_max), where s^2 is its energy along the direction; importances add up to at most 1.
+    """
+    values, known = eigen(torch.zeros_like(moment) if used is None else used, square=True)
+    values = torch.where(values > NOISE, values, 0)
+    known = known * (values > 0)[:, None]
+    new, energy = new_directions(known @ known.transpose(1, 2), moment, threshold)
+    # The largest singular value of the task's inputs: where many directions are taken as a whole, which of their
+    # rotations `eigen` finds is a matter of rounding, and so would be the largest value along one of them.
+    top = torch.linalg.eigvalsh(moment)[:, -1:].clamp(min=0).sqrt()
+
+    def importance(energies: Tensor) -> Tensor:
+        length = energies.clamp(min=0).sqrt()
+        return (alpha + 1) * length / (alpha * length + top).clamp(min=NOISE)
+
+    along = (known * (moment @ known)).sum(1)
+    both = torch.cat([known, new], 2)
+    shares = torch.cat([(values + importance(along)).clamp(max=1), importance(energy).clamp(max=1)], 1)
+    return (both * shares[:, None]) @ both.transpose(1, 2)
 
 
 def eigen(used: Tensor, square: bool) -> tuple[Tensor, Tensor]:
@@ -95,10 +126,10 @@ def is_square(used: Tensor) -> bool:
 class Projection:
     """P for changes [groups, outputs, width], in the cheapest of its forms."""
 
-    def __init__(self, used: Tensor, columns: slice, rule: str, strength: float, like: Tensor) -> None:
+    def __init__(self, used: Tensor, columns: slice, taken: Callable[[Tensor], Tensor], like: Tensor) -> None:
         square = is_square(used)
         values, vectors = eigen(used[:, columns, columns] if square else used[:, columns], square)
-        gone = taken(values, rule, strength)
+        gone = taken(values)
         width, rank = vectors.shape[1:]
         self.free = 1 - float(gone.sum(1).mean()) / width
         """The share of the directions that is free: the trace of P over its size."""

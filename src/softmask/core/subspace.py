@@ -152,7 +152,7 @@ class SubspaceMask:
         columns = slice(0 if weight else layer.inputs, layer.width if bias else layer.inputs)
 
         def make(used: Tensor) -> Projection:
-            return Projection(used, columns, self.rule, self.strength, layer.weight)
+            return Projection(used, columns, self._taken, layer.weight)
 
         return self._made_once(layer.name, (columns.start, columns.stop), layer.weight, make)
 
@@ -160,10 +160,16 @@ class SubspaceMask:
         """How much of each row of an embedding, or of any other parameter as a whole, is taken."""
 
         def make(used: Tensor) -> Tensor:
-            share = taken(used, self.rule, self.strength).to(torch.float32).to(parameter.device)
+            share = self._taken(used).to(torch.float32).to(parameter.device)
             return share[:, None] if share.dim() else share
 
         return self._made_once(name, (), parameter, make)
+
+    def _taken(self, values: Tensor) -> Tensor:
+        return taken(values, self.rule, self.strength)
+
+    def _with_task(self, used: Tensor | None, moment: Tensor) -> Tensor:
+        return with_task(used, moment, self.rule, self.strength)
 
     def _made_once(self, name: str, part: tuple[int, ...], like: Tensor, make: Callable[[Tensor], Made]) -> Made:
         """Made anew where the use, the settings or the backbone's place have changed since."""
@@ -202,7 +208,7 @@ class SubspaceMask:
         _require_measured(moments)
         moments |= {name: torch.ones((), dtype=torch.float64) for name in self._entries if name in trainable}
         for name, moment in moments.items():
-            self.used[name] = with_task(self.used.get(name), moment, self.rule, self.strength)
+            self.used[name] = self._with_task(self.used.get(name), moment)
 
     def free(self) -> dict[str, float]:
         """The share of each layer (and other parameter) in which it may still move, from 0 to 1."""
@@ -214,7 +220,7 @@ class SubspaceMask:
             elif isinstance(each, Layer) and not each.is_embedding:
                 found[name] = self._projection(each, bias=each.bias is not None).free
             else:
-                found[name] = 1 - float(taken(self.used[name], self.rule, self.strength).mean())
+                found[name] = 1 - float(self._taken(self.used[name]).mean())
         return found
 
     def state_dict(self) -> dict[str, Any]:

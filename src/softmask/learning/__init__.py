@@ -6,6 +6,7 @@
 """
 
 from softmask.learning.capacity import blocked_shares
+from softmask.learning.distilling import DistillingMethod
 from softmask.learning.evaluation import accuracy, evaluating
 from softmask.learning.fit import DivergedError, Fit, Fitter
 from softmask.learning.method import BackboneMismatch, Cost, Facts, Method, Step, sgd_with_two_rates
@@ -29,6 +30,7 @@ __all__ = [
     "Block",
     "ClassBalancedBuffer",
     "Cost",
+    "DistillingMethod",
     "DivergedError",
     "Draws",
     "Facts",

@@ -238,8 +238,12 @@ class Method(nn.Module):
         does not.
         """
         with random_apart():
-            torch.manual_seed(derive(self.scenario.seeds.batches, task.name, type(self).__name__))
+            torch.manual_seed(derive(self.scenario.seeds.batches, task.name, self.name_of_draws()))
             yield
+
+    def name_of_draws(self) -> str:
+        """Whose draws `own_randomness` gives. A method that extends another may draw as that one does."""
+        return type(self).__name__
 
     @classmethod
     def cost(cls, scenario: Scenario) -> Cost:
