@@ -97,7 +97,7 @@ def test_only_some_methods_and_sequences(with_one: Ended, store: Path) -> None:
     assert [row["method"] for row in only_one["rows"]] == ["ONE"]
 
 
-@pytest.mark.parametrize(("flag", "name", "meant"), [("--methods", "sgp", "spg"), ("--sequences", "D5", "D-5")])
+@pytest.mark.parametrize(("flag", "name", "meant"), [("--methods", "spgg", "spg"), ("--sequences", "D5", "D-5")])
 def test_a_selection_that_the_store_does_not_have(
     with_one: Ended, store: Path, flag: str, name: str, meant: str
 ) -> None:

@@ -121,7 +121,7 @@ def test_settings_files_and_changes_by_hand(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (["-m", "spg"], "which cells? give --methods and --sequences"),
-        (["-m", "sgp", "-s", "D-5"], "did you mean 'spg'?"),
+        (["-m", "spgg", "-s", "D-5"], "did you mean 'spg'?"),
         (["-m", "spg", "-s", "d5"], "did you mean 'D-5'?"),
         (["-m", "spg", "-s", "D-5", "--seeds", "5-1"], "seeds are given as in 1-5"),
         (["-m", "spg", "-s", "D-5", "--executor", "process"], "did you mean 'processes'?"),

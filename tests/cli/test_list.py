@@ -36,7 +36,7 @@ def test_what_can_be_set_stands_below_the_card() -> None:
 
 
 def test_the_card_of_an_unknown_method() -> None:
-    ended = softmask("list", "methods", "sgp")
+    ended = softmask("list", "methods", "spgg")
     assert ended.code == 2
     assert ended.errors() == [ended.err.strip()]
     assert "did you mean 'spg'?" in ended.err

@@ -98,7 +98,7 @@ def with_scaled_basis(used: Tensor | None, moment: Tensor, threshold: float, alp
     new, energy = new_directions(known @ known.transpose(1, 2), moment, threshold)
     # The largest singular value of the task's inputs: where many directions are taken as a whole, which of their
     # rotations `eigen` finds is a matter of rounding, and so would be the largest value along one of them.
-    top = torch.linalg.eigvalsh(moment)[:, -1:].clamp(min=0).sqrt()
+    top = eigen(moment, square=True)[0][:, :1].sqrt()
 
     def importance(energies: Tensor) -> Tensor:
         length = energies.clamp(min=0).sqrt()

@@ -33,7 +33,7 @@ def test_every_method_on_every_sequence_with_every_seed() -> None:
     ]
     assert {(c.tasks, c.training.epochs) for c in made.configs} == {(3, 10)}
     with pytest.raises(UnknownName, match="did you mean 'spg'"):
-        Grid.of(["sgp"], ["D-5"], [1])
+        Grid.of(["spgg"], ["D-5"], [1])
 
 
 def test_seeds_set_by_hand_stay() -> None:
