@@ -1,4 +1,4 @@
-"""What a grid shows while it runs."""
+"""The progress display of a grid."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from softmask.cli import grid_display
-from softmask.cli.grid_display import GridDisplay, duration
+from softmask.cli import grid
+from softmask.cli.grid import GridDisplay, duration
 from softmask.experiments.runs.grid import Cell
 from tests.experiments.runs.examples import tiny_config
 
@@ -22,7 +22,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
-    monkeypatch.setattr(grid_display, "err", Console(file=written, force_terminal=True, width=100))
+    monkeypatch.setattr(grid, "err", Console(file=written, force_terminal=True, width=100))
     config = tiny_config()
     cells = [Cell(config, "finished"), *[Cell(config, "missing")] * 4]
     with GridDisplay(cells, jobs=2, retry_failed=False) as display:

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from softmask.learning.memory_use import forget_peak, peak_memory
+from softmask.learning.device import forget_peak, peak_memory
 
 MEGABYTE = 1_000_000
 

@@ -7,7 +7,7 @@ import pytest
 
 from softmask.errors import SoftmaskError
 from softmask.learning.method import Method
-from softmask.learning.method_registry import METHODS, register
+from softmask.learning.registry import METHODS, register
 from softmask.methods.spg import SPG
 
 

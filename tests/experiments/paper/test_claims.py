@@ -9,12 +9,12 @@ import pytest
 from softmask.experiments.paper.checks import above, close, on_average, positive, within
 from softmask.experiments.paper.claims import CLAIMS, Claim
 from softmask.experiments.paper.evidence import Numbers, paper_numbers, store_numbers
-from softmask.experiments.paper.judgement import HELD, NO_DATA, NOT_HELD, claims, judge
+from softmask.experiments.paper.verdicts import HELD, NO_DATA, NOT_HELD, claims, judge
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.store import Store
 from tests.experiments.analyses.made import row, stored, triangle
 
-# What the paper's tables themselves do not bear out, to the letter.
+# Claims that the paper's tables themselves do not bear out, to the letter.
 NOT_IN_THE_PAPERS_TABLES = {
     "spg-forward-outweighs": "SPG C-20 75.9, ONE 76.5",
     "importance-matters-less": "EWC-GI FC-10 83.4, EWC 81.2",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from softmask.experiments.trackers.points import Point, PointStream
+from softmask.experiments.trackers import Point, PointStream
 
 
 def epoch(task: int, number: int) -> dict[str, Any]:

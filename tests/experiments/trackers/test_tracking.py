@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from softmask.errors import UnknownName
+from softmask.experiments import trackers
 from softmask.experiments.executors import make_executor
 from softmask.experiments.runs.grid import Grid
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import Store, StoredRun
-from softmask.experiments.trackers import TrackerMissing, check_trackers, tensorboard_tracker, tracked, tracking
-from softmask.experiments.trackers.points import Point, PointStream
+from softmask.experiments.trackers import Point, PointStream, TrackerMissing, check_trackers, tracked
+from softmask.experiments.trackers.backends import BACKENDS
 from tests.experiments.runs.examples import environment, tiny_config
 
 CONFIG = tiny_config()
@@ -49,8 +50,8 @@ class Heap:
 @pytest.fixture(autouse=True)
 def heap(monkeypatch: pytest.MonkeyPatch) -> type[Heap]:
     Heap.points, Heap.remotes, Heap.statuses, Heap.fail_after = [], [], [], None
-    monkeypatch.setattr(tensorboard_tracker, "make", lambda run, remote: Heap(remote))
-    monkeypatch.setattr(tracking, "installed", lambda module: True)
+    monkeypatch.setitem(BACKENDS, "tensorboard", lambda run, remote: Heap(remote))
+    monkeypatch.setattr(trackers, "installed", lambda module: True)
     return Heap
 
 
@@ -127,13 +128,13 @@ def test_an_unknown_tracker_is_told_with_the_nearest_name() -> None:
 
 
 def test_a_missing_tracker_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "installed", lambda module: False)
+    monkeypatch.setattr(trackers, "installed", lambda module: False)
     with pytest.raises(TrackerMissing, match=r"mlflow is not installed: pip install 'softmask\[mlflow\]'"):
         check_trackers(["mlflow"])
 
 
 def test_none_is_imported_unless_asked_for() -> None:
-    code = "import sys; from softmask.cli.verbs import VERBS, load_verb; list(map(load_verb, VERBS)); "
+    code = "import sys; from softmask.cli import VERBS, load_verb; list(map(load_verb, VERBS)); "
     code += "print([n for n in ('mlflow', 'wandb', 'tensorboard') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

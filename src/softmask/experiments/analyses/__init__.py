@@ -12,12 +12,11 @@ from softmask.experiments.analyses import (
     capacity,
     comparisons,
     cost,
-    curves,
     pruning,
     representation,
 )
 from softmask.experiments.analyses.table import Table
-from softmask.experiments.paper.judgement import claims
+from softmask.experiments.paper.verdicts import claims
 
 __all__ = ["ANALYSES", "Analysis"]
 
@@ -70,9 +69,9 @@ _ALL = (
     Analysis("capacity", capacity.capacity, "share of completely blocked parameters, by layer", "tables 5 and 8"),
     Analysis("cross-head", capacity.cross_head, "effect of importance through old heads", "table 9"),
     Analysis(
-        "transfer-curve", curves.transfer_curve, "forward transfer of each task, and its slope", "figures 3 and 5"
+        "transfer-curve", accuracy.transfer_curve, "forward transfer of each task, and its slope", "figures 3 and 5"
     ),
-    Analysis("matrix", curves.accuracy_matrix, "accuracy on each task after each task"),
+    Analysis("matrix", accuracy.accuracy_matrix, "accuracy on each task after each task"),
     Analysis("pruning", pruning.pruning, "accuracy on the first task after pruning by importance", "table 6"),
     Analysis(
         "representation",
