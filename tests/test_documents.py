@@ -23,7 +23,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 def test_python_runs_as_printed(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From top to bottom: a block may use what stands above it. Methods that a document registers are forgotten again."""
+    """From top to bottom: a block may use what stands above it. Registered methods are forgotten again."""
     monkeypatch.chdir(tmp_path)
     SEQUENCES.names()
     monkeypatch.setattr(SEQUENCES, "_entries", dict(SEQUENCES._entries))
