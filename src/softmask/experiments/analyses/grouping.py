@@ -122,10 +122,6 @@ def gathered(runs: Iterable[StoredRun]) -> Runs:
     return runs if isinstance(runs, Runs) else Runs(runs)
 
 
-def finished_groups(runs: Iterable[StoredRun]) -> list[Group]:
-    return gathered(runs).groups
-
-
 def best_settings(groups: Iterable[Group]) -> list[Group]:
     """One group for each method and kind: the settings with the most seeds, of these the best validation accuracy.
     Test data never choose."""
