@@ -1,4 +1,4 @@
-"""Avalanche's Naive and EWC beside our NCL and EWC: an epoch over the same pictures, the same network, one thread.
+"""Avalanche's Naive and EWC beside our NCL and EWC: an epoch over the same images, the same network, one thread.
 
 Needs `avalanche-lib` and torchvision's Python part (`pip install --no-deps torchvision` beside a CPU build of torch).
 """
@@ -14,18 +14,18 @@ import torch
 from torch import nn
 
 from softmask.learning.fit import Fit
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from softmask.learning.task import Batches, Task
 from softmask.learning.training import Training
 
-from .setup import BATCH, CLASSES, pictures, scenario
+from .setup import BATCH, CLASSES, random_images, scenario
 from .textbook import standard_alexnet
 from .timing import Report, summary
 
 IMAGES, ROUNDS, RATE = 1280, 5, 1e-4
 PAIRS = {"Naive": "ncl", "EWC": "ewc"}
 Epoch = Callable[[], float]
-"""Trains once over the pictures of the second task and returns the seconds that its steps took."""
+"""Trains once over the images of the second task and returns the seconds that its steps took."""
 
 
 def declare_missing_operators() -> torch.library.Library:
@@ -56,7 +56,7 @@ def avalanche_epoch(name: str) -> Epoch:
             self.seconds = time.perf_counter() - self.started
 
     def experience(seed: int, count: int) -> Any:
-        x, y = pictures(count, seed)
+        x, y = random_images(count, seed)
         labels = DataAttribute(y.tolist(), name="targets")
         task = DataAttribute([0] * count, name="targets_task_labels", use_in_getitem=True)
         return AvalancheDataset(TensorDataset(x, y), data_attributes=[labels, task])
@@ -88,7 +88,7 @@ def our_epoch(name: str) -> Epoch:
     method = METHODS.load(name)(scenario())
 
     def task(index: int, count: int) -> Task:
-        x, y = pictures(count, index)
+        x, y = random_images(count, index)
         return Task((index,), f"generated {index}", CLASSES, Batches(x, y, BATCH), Batches(x[:BATCH], y[:BATCH], BATCH))
 
     first, second = task(0, BATCH), task(1, IMAGES)

@@ -9,7 +9,7 @@ import torch
 from softmask.learning.evaluation import accuracy
 from softmask.learning.task import Batches
 
-from .setup import LAST, at_last_task, pictures, textbook
+from .setup import LAST, at_last_task, random_images, textbook
 from .timing import Report, interleaved
 
 IMAGES = 1000
@@ -18,7 +18,7 @@ IMAGES = 1000
 def main() -> None:
     rows: list[tuple[Any, ...]] = []
     details: dict[str, Any] = {}
-    x, y = pictures(IMAGES)
+    x, y = random_images(IMAGES)
     data = Batches(x, y, 64)
     book, ncl = textbook(), at_last_task("ncl")
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from softmask.core.importance import cross_head_importance
 
-from .setup import CLASSES, pictures, scenario
+from .setup import CLASSES, random_images, scenario
 from .textbook import TextbookSPG
 from .timing import Report
 
@@ -23,7 +23,7 @@ TIMED_HEADS = 4  # the textbook form is linear in the heads: it is timed on a fe
 
 
 def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    x, y = pictures(IMAGES)
+    x, y = random_images(IMAGES)
     return list(zip(x.split(BATCH), y.split(BATCH), strict=True))
 
 

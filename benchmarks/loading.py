@@ -1,7 +1,7 @@
 """How long a sequence takes to its first batch and how much memory it holds: `python -m benchmarks.loading --data DIR`.
 
 Each measurement is a process of its own, since memory that was once held is seldom given back. With `--generated`, sets
-with the numbers of TinyImageNet, CelebA's persons and ImageNet at 32x32 pixels (1.28 million pictures of noise, 4 GB,
+with the numbers of TinyImageNet, CelebA's persons and ImageNet at 32x32 pixels (1.28 million images of noise, 4 GB,
 and as much again for the cache) are written to a temporary folder, read, and removed. Bars: first batch within 2 s once
 decoded, C-10 below 1.5 GB resident, I-100 below 6 GB.
 """
@@ -28,7 +28,7 @@ from .timing import machine
 RESULTS = Path(__file__).parent / "results" / "loading.json"
 FIRST_BATCH_BAR = 2.0
 MEMORY_BARS = {"C-10": 1.5, "C-20": 1.5, "I-100": 6.0}
-# As in the real set: ten files, 1,281,167 pictures for training in classes of 732 to 1300, 50 a class for the test.
+# As in the real set: ten files, 1,281,167 images for training in classes of 732 to 1300, 50 a class for the test.
 CLASSES, TRAINING, PER_CLASS_TEST = 1000, 1_281_167, 50
 FREE_BYTES_NEEDED = 9 * 10**9
 GIB = 2**30
@@ -111,7 +111,7 @@ def simulate_imagenet() -> dict[str, Any]:
         start = time.perf_counter()
         (Path(folder) / "files").mkdir()
         write_imagenet32(Path(folder) / "files")
-        print(f"I-100: 1.28 million pictures of noise written in {time.perf_counter() - start:.0f} s", flush=True)
+        print(f"I-100: 1.28 million images of noise written in {time.perf_counter() - start:.0f} s", flush=True)
         return cold_and_warm("I-100", Path(folder) / "files", Path(folder) / "cache")
 
 

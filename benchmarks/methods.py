@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 
 from .setup import at_last_task, scenario
 from .step import our_step
@@ -14,7 +14,7 @@ from .timing import Report, interleaved
 
 # Joint training has no tenth task; its step is NCL's with ten times the batch.
 LEFT_OUT = {"mtl"}
-# What was expected of a step before anything was measured, from the methods' arithmetic.
+# The expected cost of a step before anything was measured, from the methods' arithmetic.
 EXPECTED = {
     "ncl": "1",
     "one": "1",

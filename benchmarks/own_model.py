@@ -1,4 +1,4 @@
-"""What soft-masking adds to a loop of one's own: `attach` per step, `consolidate` per batch, against the bare loop.
+"""The cost of soft-masking in a loop of one's own: `attach` per step, `consolidate` per batch, against the bare loop.
 
 On standard layers, as a user would bring them: the AlexNet of the paper, and a transformer of ten million parameters.
 """

@@ -1,4 +1,4 @@
-"""What bfloat16 does to accuracy: the same runs in both precisions, seed by seed, on the built-in data.
+"""The effect of bfloat16 on accuracy: the same runs in both precisions, seed by seed, on the built-in data.
 
 `python -m benchmarks precision`; with SOFTMASK_STORE, runs that are there already are reused. Some ten minutes.
 """

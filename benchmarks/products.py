@@ -1,4 +1,4 @@
-"""The products of the AlexNet's layers by either routine: which of them `softmask.kernels.products` should prefer."""
+"""The products of the AlexNet's layers by either routine: which of them `softmask.kernels.layers` should prefer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from softmask.kernels import convolution, products
+from softmask.kernels import layers
 from softmask.learning.networks import Block
 
-from .setup import BATCH, pictures, scenario
+from .setup import BATCH, random_images, scenario
 from .timing import Report, interleaved
 
 ROUNDS = 40
@@ -25,8 +25,7 @@ def routines(kind: str, block: Block, given: Tensor) -> dict[str, Callable[[], T
     def by(onednn: bool) -> Callable[[], Tensor]:
         def call() -> Tensor:
             with ExitStack() as patches:
-                for module in (products, convolution):
-                    patches.enter_context(patch.object(module, "prefers_onednn", lambda: onednn))
+                patches.enter_context(patch.object(layers, "prefers_onednn", lambda: onednn))
                 patches.enter_context(torch.no_grad())
                 return product()
 
@@ -36,19 +35,19 @@ def routines(kind: str, block: Block, given: Tensor) -> dict[str, Callable[[], T
     with torch.no_grad():
         gradient = torch.randn_like(layer(given))
     if isinstance(layer, nn.Conv2d):
-        sizes = convolution.geometry(layer)
-        product = lambda: convolution.weight_gradient(gradient, given, layer.weight, *sizes)  # noqa: E731
+        sizes = layers.geometry(layer)
+        product = lambda: layers.weight_gradient(gradient, given, layer.weight, *sizes)  # noqa: E731
     elif kind == "forward":
-        product = lambda: products.linear_forward(given, layer.weight, layer.bias)  # noqa: E731
+        product = lambda: layers.linear_forward(given, layer.weight, layer.bias)  # noqa: E731
     else:
-        product = lambda: products.linear_backward(gradient, layer.weight)  # noqa: E731
+        product = lambda: layers.linear_backward(gradient, layer.weight)  # noqa: E731
     return {"torch": by(False), "oneDNN": by(True)}
 
 
 def measure(threads: int) -> list[tuple[Any, ...]]:
     torch.set_num_threads(threads)
     backbone, rows = scenario().backbone(), []
-    x = backbone.prepare(pictures(BATCH)[0])
+    x = backbone.prepare(random_images(BATCH)[0])
     for name, block in backbone.named_blocks.items():
         given = x if isinstance(block.layer, nn.Conv2d) else x.flatten(1)
         for kind in ("weight gradient",) if isinstance(block.layer, nn.Conv2d) else ("forward", "gradient below"):
@@ -61,7 +60,7 @@ def measure(threads: int) -> list[tuple[Any, ...]]:
 
 
 def main() -> None:
-    capability, preferred = torch.backends.cpu.get_cpu_capability(), products.prefers_onednn()
+    capability, preferred = torch.backends.cpu.get_cpu_capability(), layers.prefers_onednn()
     rows = [row for threads in (1, 2) for row in measure(threads)]
     Report(
         "products",

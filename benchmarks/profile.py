@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from .setup import BATCH, LAST, at_last_task, pictures, textbook
+from .setup import BATCH, LAST, at_last_task, random_images, textbook
 from .step import our_step
 from .timing import Report, interleaved
 
@@ -35,7 +35,7 @@ def by_kind(step: Callable[[], None]) -> dict[str, float]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    book, (x, y) = textbook(), pictures(BATCH)
+    book, (x, y) = textbook(), random_images(BATCH)
     ours = our_step(at_last_task("spg"))
     timings = interleaved({"textbook": lambda: book.step(x, y, LAST), "ours": ours}, rounds=20)
     spent = by_kind(ours)

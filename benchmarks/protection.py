@@ -1,4 +1,4 @@
-"""What protects old tasks while new ones are learned: every way in the same loop, old accuracy against new accuracy.
+"""Protection of old tasks while new ones are learned: every way in the same loop, old accuracy against new accuracy.
 
     make bench NAME=protection                              # all cells that are not in results/protection.json yet
     python -m benchmarks.protection SETTING SEED WAY...     # these only, e.g. cnn 1 plain lr=0.1 answers=1+subspace=10

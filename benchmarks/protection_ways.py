@@ -39,7 +39,7 @@ class Way:
         """Before a task."""
 
     def others(self) -> list[nn.Parameter]:
-        """What is trained at the head's rate beside the head."""
+        """Parameters that are trained at the head's rate beside the head."""
         return []
 
     def attach(self, optimizer: Optimizer, head: nn.Module) -> contextlib.AbstractContextManager[Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.store import FORMAT
 from softmask.experiments.sequences import sequence_facts
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 
 from .timing import Report
 

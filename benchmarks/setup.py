@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from softmask.kernels.chain import needed_input
 from softmask.learning.fit import Fitter
 from softmask.learning.method import Method
-from softmask.learning.method_registry import METHODS
 from softmask.learning.networks import Backbone
+from softmask.learning.registry import METHODS
 from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import Batches, Task
@@ -26,14 +26,14 @@ def scenario(tasks: int = TASKS) -> Scenario:
     return Scenario(IMAGE, (CLASSES,) * tasks, NetworkConfig(drop1=DROP1, drop2=DROP2), Seeds())
 
 
-def pictures(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def random_images(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, *IMAGE, generator=generator)
     return x, torch.randint(CLASSES, (count,), generator=generator)
 
 
 def task(index: int, count: int = 256) -> Task:
-    x, y = pictures(count, seed=index)
+    x, y = random_images(count, seed=index)
     return Task((index,), f"generated {index}", CLASSES, Batches(x, y, BATCH), Batches(x[:BATCH], y[:BATCH], BATCH))
 
 

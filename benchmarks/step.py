@@ -9,7 +9,7 @@ import torch
 
 from softmask.learning.method import Method, Step
 
-from .setup import BATCH, LAST, at_last_task, pictures, task, textbook, training_flops
+from .setup import BATCH, LAST, at_last_task, random_images, task, textbook, training_flops
 from .timing import Report, Timing, interleaved
 
 ROUNDS = 40
@@ -17,7 +17,7 @@ ROUNDS = 40
 
 def our_step(method: Method, precision: str = "fp32") -> Callable[[], None]:
     """What `Fit.train_epoch` does with one batch."""
-    x, y = pictures(BATCH)
+    x, y = random_images(BATCH)
     step = Step(task(LAST, BATCH), x, y, progress=0.5)
     optimizer = method.make_optimizer(1e-4)
 
@@ -59,7 +59,7 @@ def native_bf16() -> bool:
 def measure(threads: int) -> dict[str, Any]:
     torch.set_num_threads(threads)
     book = textbook()
-    x, y = pictures(BATCH)
+    x, y = random_images(BATCH)
     spg, ncl = at_last_task("spg"), at_last_task("ncl")
     variants: dict[str, Callable[[], None]] = {
         "plain PyTorch loop": lambda: book.plain_step(x, y, LAST),

@@ -24,7 +24,7 @@ from softmask.experiments.runs.dry_run import forecast
 from softmask.experiments.runs.run import load, run
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.experiments.sequences import sequence, sequence_from
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
 
@@ -38,7 +38,7 @@ FACTOR = 1.5
 
 @sequence(NAME, tasks=TASKS, classes=CLASSES, description="100 generated tasks in the layout of I-100")
 def generated(root: Path | None, seeds: Seeds, tasks: int) -> TaskSequence:
-    """Ten classes of 32 x 32 colour pictures a task: a pattern for each class, and noise."""
+    """Ten classes of 32 x 32 colour images a task: a pattern for each class, and noise."""
     generator = torch.Generator().manual_seed(seeds.order)
 
     def part(patterns: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,7 +74,7 @@ def taken(method: str, tasks: int, folder: Path) -> dict[str, Any]:
 
     def weigh(event: dict[str, Any]) -> None:
         nonlocal start
-        if event["kind"] == "started":  # the pictures are there: generating them is no part of the run
+        if event["kind"] == "started":  # the images are there: generating them is no part of the run
             start = time.perf_counter()
         if event["kind"] == "task":
             grown.note(folder_bytes(folder), event["learn_seconds"] + event["end_seconds"])
@@ -92,7 +92,7 @@ def taken(method: str, tasks: int, folder: Path) -> dict[str, Any]:
 
 @dataclass
 class Growth:
-    """What a run takes, one number for each task that it has learned."""
+    """The cost of a run, one number for each task that it has learned."""
 
     seconds: list[float] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Growth:
 
 @contextmanager
 def weighed_when_saved(grown: Growth, folder: Path) -> Iterator[None]:
-    """What is replaced goes only when the new file is whole: the folder is weighed in between."""
+    """The old file goes only when the new file is whole: the folder is weighed in between."""
     write = store.write_state
 
     def write_and_weigh(path: Path, state: Any) -> None:
@@ -182,7 +182,7 @@ def row(each: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def one_method(method: str, tasks: int) -> dict[str, Any]:
-    """What was foretold, and what it took."""
+    """The estimate, and the measured cost."""
     expected = in_a_process("foretold", method, str(tasks))
     with tempfile.TemporaryDirectory() as folder:
         found = in_a_process("taken", method, str(tasks), folder)
@@ -196,7 +196,7 @@ def in_a_process(*words: str) -> dict[str, Any]:
 
 
 def measured_before() -> dict[str, dict[str, Any]]:
-    """What stands in the file: all methods take more than an hour of one core."""
+    """The content of the file: all methods take more than an hour of one core."""
     file = RESULTS / "stress.json"
     content = json.loads(file.read_text()) if file.exists() else {}
     return {name: content[name] for name in METHODS.names() if name in content}

@@ -1,4 +1,4 @@
-"""What we are measured against: SPG straight from the equations, with standard layers, as one would first write it."""
+"""The baseline of our measurements: SPG straight from the equations, with standard layers, as written first."""
 
 from __future__ import annotations
 

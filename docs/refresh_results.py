@@ -25,7 +25,7 @@ from softmask.experiments.analyses.reading import read_store
 from softmask.experiments.analyses.table import Table, rank_correlation
 from softmask.experiments.paper.claims import CLAIMS
 from softmask.experiments.paper.evidence import paper_numbers, store_numbers
-from softmask.experiments.paper.judgement import judge
+from softmask.experiments.paper.verdicts import judge
 from softmask.experiments.report.charts import COLOURS
 from softmask.experiments.report.tables import as_markdown
 from softmask.experiments.runs.store import Store, StoredRun

@@ -106,7 +106,7 @@ def pretended_device(*modules: Any) -> Iterator[None]:
         for name in make:
             patch.setattr(torch, name, made_here(name))
         patch.setattr(torch, "Generator", lambda device=here: make_generator(here))
-        # What has no shorter type needs no autocast, and a tensor that holds another cannot be made in inference mode.
+        # The shortest dtypes need no autocast, and a tensor that holds another cannot be made in inference mode.
         patch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
         patch.setattr(torch, "is_autocast_enabled", lambda *_: False)
         patch.setattr(torch, "inference_mode", lambda mode=True: torch.no_grad() if mode else nullcontext())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from softmask.cli.verbs import VERBS, load_verb
+from softmask.cli import VERBS, load_verb
 from softmask.experiments.sequences import SEQUENCES
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +23,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 def test_python_runs_as_printed(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From top to bottom: a block may use what stands above it. What a document registers is forgotten again."""
+    """From top to bottom: a block may use what stands above it. Registered methods are forgotten again."""
     monkeypatch.chdir(tmp_path)
     SEQUENCES.names()
     monkeypatch.setattr(SEQUENCES, "_entries", dict(SEQUENCES._entries))
@@ -55,7 +55,7 @@ def test_there_are_examples_to_test() -> None:
     assert len(commands()) >= 5
 
 
-def test_pictures_and_links_lead_somewhere() -> None:
+def test_images_and_links_lead_somewhere() -> None:
     for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
             if "://" not in target:

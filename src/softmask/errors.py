@@ -60,7 +60,7 @@ class Problems:
 
     @contextmanager
     def collected(self) -> Iterator[None]:
-        """What is raised inside is kept for later."""
+        """Errors that are raised inside are kept for later."""
         try:
             yield
         except DataError as error:

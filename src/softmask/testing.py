@@ -30,8 +30,8 @@ from softmask.experiments.runs.run import build, load, run
 from softmask.experiments.runs.store import Listener, Store, StoredRun
 from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
-from softmask.learning.method_registry import METHODS
 from softmask.learning.protocol import learn_sequence
+from softmask.learning.registry import METHODS
 from softmask.learning.task import Task, TaskSequence
 
 SMALL = {"network.width": 1 / 16, "training.epochs": 2, "training.joint_epochs": 2}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from softmask.experiments.sequences.catalogue import Download
+from softmask.experiments.sequences import Download
 from softmask.experiments.sequences.fetching import fetch
 from tests.cli.command import softmask
 from tests.experiments.sequences.generated import write_fceleba, write_folder

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from softmask.cli import grid as grid_verb
+from softmask.cli.grid import GridDisplay, duration
 from softmask.experiments import load_runs
+from softmask.experiments.runs.grid import Cell
 from softmask.experiments.runs.grid_file import read_grid_file
 from softmask.experiments.runs.store import Store
 from tests.cli.command import Ended, softmask
+from tests.experiments.runs.examples import tiny_config
 
 TINY = ["--sequences", "D-5", "--preset", "short", "--tasks", "2", "--set", "width=0.0625", "--set", "epochs=1"]
 
@@ -231,3 +236,26 @@ def test_wrong_gpus_are_refused(devices: str, tmp_path: Path) -> None:
 
 def test_changed_data_is_told_by_the_command_line(tmp_path: Path) -> None:
     assert grid(tmp_path, "--methods", "ncl", "--changed-data", "maybe").code == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7260, "2 h 1 min"), (90000, "1 d 1 h")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(grid_verb, "err", Console(file=written, force_terminal=True, width=100))
+    config = tiny_config()
+    cells = [Cell(config, "finished"), *[Cell(config, "missing")] * 4]
+    with GridDisplay(cells, jobs=2, retry_failed=False) as display:
+        for cell in (cells[0], Cell(config, "finished"), Cell(config, "failed", "why")):
+            display.ended(cell)
+        display._live.refresh()
+    shown = written.getvalue()
+    last = [line for line in shown.splitlines() if "cells an hour" in line][-1]
+    numbers = [part.strip() for part in last.replace("│", "|").split("|")]
+    assert numbers[1:6] == ["5", "2", "1", "2", "0"], "cells, finished, failed, running, waiting"
+    assert "left" in last

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from softmask.experiments.sequences import SEQUENCES
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from tests.cli.command import Ended, softmask
 
 

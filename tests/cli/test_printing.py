@@ -1,4 +1,4 @@
-"""What the command line says beside its results."""
+"""Messages of the command line beside its results."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import softmask as package
-from softmask.cli.verbs import VERBS, load_verb
+from softmask.cli import VERBS, load_verb
 from softmask.experiments.runs.store import StoredRun
 from tests.cli.command import softmask
 from tests.experiments.runs.examples import environment, tiny_command

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from softmask.cli.verbs import VERBS, load_verb
+from softmask.cli import VERBS, load_verb
 from tests.cli.command import softmask
 from tests.experiments.runs.examples import environment
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from softmask import testing
 from softmask.learning.fit import Fitter
 from softmask.learning.method import Method, Step
-from softmask.learning.method_registry import METHODS
-from softmask.learning.registry import Entry
+from softmask.learning.registry import METHODS, Entry
 from softmask.learning.task import Task
 
 ANYTHING = itertools.count(1)
@@ -42,7 +41,7 @@ class Absent(Method):
 
 
 class Forgetful(Method):
-    """What it answers with is not in its state."""
+    """Its answers depend on something that is not in its state."""
 
     def build(self) -> None:
         super().build()

@@ -12,8 +12,8 @@ from softmask.errors import SoftmaskError
 from softmask.experiments.runs import run as running
 from softmask.experiments.runs.dry_run import forecast
 from softmask.experiments.runs.store import Store, StoredRun
-from softmask.kernels.convolution import Convolution
-from softmask.learning.method_registry import METHODS
+from softmask.kernels.layers import Convolution
+from softmask.learning.registry import METHODS
 from softmask.testing import Interruption, _digest, _interrupt_after, _small
 from tests.pretended_device import DEVICE, pretended_device
 
@@ -78,7 +78,7 @@ def test_a_gpu_in_trouble_is_no_failure_of_the_run(tmp_path: Path) -> None:
     assert cut.status == "unfinished"
 
 
-def test_a_forecast_rehearses_where_the_run_would_be(elsewhere: contextlib.AbstractContextManager[None]) -> None:
+def test_a_forecast_is_measured_where_the_run_would_be(elsewhere: contextlib.AbstractContextManager[None]) -> None:
     config = _small("spg")
     with elsewhere:
         assert forecast(config, running.load(config, None).on(DEVICE)).seconds > 0

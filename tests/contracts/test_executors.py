@@ -1,4 +1,4 @@
-"""What every executor must do."""
+"""The contract of every executor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_one_outcome_for_each_item_and_an_error_is_one_too(executor: Executor) -
         Outcome(2, result=4),
         Outcome(3, error="ZeroDivisionError", kind="ZeroDivisionError"),
         Outcome(4, result=16),
-        Outcome(5, error="MemoryError: no room", kind="MemoryError"),
+        Outcome(5, error="MemoryError: out of memory", kind="MemoryError"),
         Outcome(6, result=36),
         Outcome(6, result=36),
     ]

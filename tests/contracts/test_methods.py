@@ -1,4 +1,4 @@
-"""What every registered method must do."""
+"""The contract of every registered method."""
 
 import gc
 from pathlib import Path
@@ -10,7 +10,7 @@ from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import Store
 from softmask.learning.method import Method
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from softmask.testing import METHOD_CHECKS, SMALL
 
 

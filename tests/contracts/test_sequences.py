@@ -1,4 +1,4 @@
-"""What every sequence must do, those of other packages included. Those that need data run where the data are."""
+"""The contract of every sequence, those of other packages included. Those that need data run where the data are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from softmask.errors import UnknownName
-from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.paper import paper_tables
 from softmask.experiments.sequences import SEQUENCES, load_sequence, sequence_facts
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import Batches, TaskSequence
@@ -29,7 +29,7 @@ def _lasting_cache(request: pytest.FixtureRequest) -> Iterator[None]:
 def load(name: str, seed: int = 3) -> TaskSequence:
     root = data_for(name) if sequence_facts(name).needs_data else None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a repacked archive is as good, and so are fewer pictures
+        warnings.simplefilter("ignore")  # a repacked archive is as good, and so are fewer images
         return load_sequence(name, root, Seeds.all_from(seed))
 
 
@@ -91,7 +91,7 @@ def test_batches_are_normalised(name: str) -> None:
 
 
 @each
-def test_no_tested_picture_is_trained_on(name: str) -> None:
+def test_no_tested_image_is_trained_on(name: str) -> None:
     sequence = load(name)
     repeated = used = 0
     for task, test in zip(sequence.tasks, sequence.tests, strict=True):
@@ -99,7 +99,7 @@ def test_no_tested_picture_is_trained_on(name: str) -> None:
         trained = (image.tobytes() for part in (task.train, task.val) for image in part.images.numpy())
         repeated += sum(image in tested for image in trained)
         used += task.train.count + task.val.count
-    # CIFAR-100 itself has ten pictures in both of its files; a split that leaks gives many more.
+    # CIFAR-100 itself has ten images in both of its files; a split that leaks gives many more.
     assert repeated <= used // 2000
 
 

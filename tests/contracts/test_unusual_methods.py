@@ -13,8 +13,7 @@ from torch import Tensor
 from softmask import testing
 from softmask.learning.fit import Fitter
 from softmask.learning.method import Method, Step
-from softmask.learning.method_registry import METHODS
-from softmask.learning.registry import Entry
+from softmask.learning.registry import METHODS, Entry
 from softmask.learning.task import Task
 
 

@@ -282,7 +282,7 @@ def test_works_where_gradients_are_switched_off(without_gradients: type, wrap: t
             mask.consolidate(kind, head, old)
             fisher_importance(backbone, batches, lambda x, y: F.cross_entropy(head(backbone(x)), y))
         assert_close(mask.importance, expected)
-    # What was measured there is used in ordinary training.
+    # The measurements are used in ordinary training.
     optimizer = torch.optim.SGD([*backbone.parameters(), *head.parameters()], lr=0.1)
     with mask.attach(optimizer, head=head):
         F.cross_entropy(head(backbone(x)), y).backward()

@@ -122,7 +122,7 @@ def test_attention_meets_queries_keys_values_and_what_it_gathers(across: bool, o
         bias = fused and options.get("bias", True)
         expected = summed(vectors_of(given.reshape(-1, given.shape[-1]), bias))
         torch.testing.assert_close(mask.used[f"attention.{role}"][0], expected)
-    # What was gathered is the output, seen through the inverse of the output projection.
+    # The gathered input is the output, seen through the inverse of the output projection.
     out, answer = net.attention.out_proj, net.eval()(x).detach()
     inner = (answer - (0 if out.bias is None else out.bias.detach())) @ out.weight.detach().inverse().T
     expected = summed(vectors_of(inner.reshape(-1, 8), out.bias is not None))

@@ -1,4 +1,4 @@
-"""What a SubspaceMask keeps and what it leaves free, by strength, rule and rank; and how projected gradients leak."""
+"""Directions that a SubspaceMask keeps and leaves free, by strength, rule and rank; leaks of projected gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a SubspaceMask remembers: it survives a restart, fits its backbone, and is measured without leaving a trace."""
+"""The state of a SubspaceMask: it survives a restart, fits its backbone, and is measured without leaving a trace."""
 
 from __future__ import annotations
 

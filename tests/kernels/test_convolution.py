@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from softmask.kernels.convolution import Convolution
+from softmask.kernels.layers import Convolution
 
 from .products import both_routines
 

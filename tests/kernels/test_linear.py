@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from softmask.kernels.linear import Linear, _Multiply
+from softmask.kernels.layers import Linear, _Multiply
 
 from .products import both_routines
 

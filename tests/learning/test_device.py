@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -11,7 +13,9 @@ from softmask.learning.device import (
     device_facts,
     exact,
     find_device,
+    forget_peak,
     parse_device,
+    peak_memory,
     random_apart,
     random_states,
     require_begun_here,
@@ -148,3 +152,23 @@ def test_auto_is_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_device("auto") == CPU
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert parse_device("auto") == torch.device("cuda")
+
+
+MEGABYTE = 1_000_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can forget a peak")
+def test_what_was_held_before_does_not_count() -> None:
+    large = torch.ones(50 * MEGABYTE)
+    del large
+    before = peak_memory()
+    forget_peak()
+    after = peak_memory()
+    assert before is not None
+    assert after is not None
+    assert after < before - 100 * MEGABYTE
+    held = torch.ones(50 * MEGABYTE)
+    now = peak_memory()
+    assert now is not None
+    assert now > after + 150 * MEGABYTE
+    assert len(held) == 50 * MEGABYTE

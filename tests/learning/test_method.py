@@ -1,4 +1,4 @@
-"""What a snapshot of a method holds, and how it is brought back."""
+"""The content of a snapshot of a method, and how it is restored."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_a_row_of_the_matrix_after_each_task() -> None:
     tests = [tiny_task(i).val for i in range(3)]
     measured = [facts for kind, facts in learned(tests).events if kind == "accuracy"]
     assert [(facts["after"], facts["task"]) for facts in measured] == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
-    assert all(facts["test"] == facts["validation"] for facts in measured)  # the same pictures here
+    assert all(facts["test"] == facts["validation"] for facts in measured)  # the same images here
 
 
 def test_without_tests_nothing_but_validation_is_measured() -> None:

@@ -1,15 +1,20 @@
 """Finding things by name."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from softmask.errors import SoftmaskError, UnknownName
-from softmask.learning.registry import Registry
+from softmask.learning.method import Method
+from softmask.learning.registry import METHODS, Registry, register
+from softmask.methods.spg import SPG
 
 
 @pytest.fixture
@@ -150,3 +155,66 @@ def test_a_card_without_its_module(package: str) -> None:
     gone = type("Gone", (), {"__module__": "gone_away", "__doc__": "A card of its own."})
     things().register("gone")(gone)
     assert things().entry("gone").card == "A card of its own."
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    METHODS.names()
+    before = dict(METHODS._entries)
+    yield
+    METHODS._entries.clear()
+    METHODS._entries.update(before)
+
+
+def test_a_title_is_not_inherited() -> None:
+    @register("spg-more")
+    class Plus(SPG):
+        """More than that."""
+
+    assert Plus.title == "spg-more"
+    assert SPG.title == "SPG"
+
+
+def test_without_a_title_the_name_is_one() -> None:
+    @register("untitled")
+    class Untitled(Method): ...
+
+    assert METHODS.load("untitled").title == "untitled"
+
+
+def test_the_title_of_another_is_refused() -> None:
+    with pytest.raises(SoftmaskError, match="'spg' and 'better' have the same title, 'SPG'"):
+
+        @register("better")
+        class Better(SPG):
+            title = "SPG"
+
+    assert "better" not in METHODS.names()
+
+
+class Undecorated:
+    strength = 1.0
+
+
+class HalfDecorated(SPG.Settings):
+    strength: float = 1.0
+
+
+@dataclass(frozen=True)
+class WithoutDefault:
+    strength: float
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (Undecorated, "Undecorated must be a dataclass"),
+        (HalfDecorated, "HalfDecorated must be a dataclass"),
+        (WithoutDefault, "WithoutDefault: strength needs a default"),
+    ],
+)
+def test_settings_are_a_dataclass_of_defaults(settings: type, said: str) -> None:
+    """Told where the method is made known, not by a traceback when it is run."""
+    with pytest.raises(SoftmaskError, match=said):
+        register("unset")(type("Unset", (Method,), {"Settings": settings}))
+    assert "unset" not in METHODS.names()

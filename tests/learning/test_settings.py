@@ -1,4 +1,4 @@
-"""What can be set in a method: defaults, ranges, and the reasons that stand below the fields."""
+"""The settings of a method: defaults, ranges, and the docstrings below the fields."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from softmask.learning.settings import as_text, new_field, omit_new_defaults, search, settings_card, shown
 
 
@@ -20,7 +20,7 @@ class Parent:
     lines."""
     bare: int = 3
     changed: str = "old"
-    """What the parent says."""
+    """Docstring of the parent."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def small_scenario(tasks: int = 3, classes: int = 3, width: float = 1 / 16, drop
 
 
 def random_task(index: int, classes: int = 3) -> Task:
-    """64 pictures without any meaning to learn and 32 to validate with."""
+    """64 images without any meaning to learn and 32 to validate with."""
     draws = torch.Generator().manual_seed(100 + index)
     train, val = (
         Batches(torch.randn(count, *SHAPE, generator=draws), torch.randint(classes, (count,), generator=draws), 16)
@@ -37,11 +37,11 @@ def separable_task(index: int = 0, classes: int = 5, train: int = 384, val: int 
     draws = torch.Generator().manual_seed(index)
     patterns = torch.nn.functional.interpolate(torch.randn(classes, 3, 4, 4, generator=draws), size=32, mode="bilinear")
 
-    def pictures(count: int) -> Batches:
+    def batches(count: int) -> Batches:
         labels = torch.arange(count) % classes
         return Batches(patterns[labels] + 0.5 * torch.randn(count, *SHAPE, generator=draws), labels, size)
 
-    return Task((index,), f"separable {index}", classes, pictures(train), pictures(val))
+    return Task((index,), f"separable {index}", classes, batches(train), batches(val))
 
 
 def made(kind: type[Method], scenario: Scenario | None = None, **settings: Any) -> Any:

@@ -36,7 +36,7 @@ def test_golden_fisher_and_penalty() -> None:
 
 
 def test_the_anchor_is_the_end_of_the_last_task_and_does_not_disturb_the_fisher() -> None:
-    """The Fisher is that of the cross-entropy even where springs pull hard at weights that have left the old anchor."""
+    """The Fisher is that of the cross-entropy even where the penalty is large for weights far from the old anchor."""
     method, task = golden(strength=1e6)
     method.end_task(task)
     before = [tensor.clone() for tensor in method.importance.tensors()]

@@ -61,7 +61,7 @@ def test_regulariser_is_the_share_of_free_units_that_are_opened() -> None:
 
 
 def compensated(method: HAT, embedding: float, progress: float) -> float:
-    """What the embedding's gradient is multiplied by."""
+    """The factor of the embedding's gradient."""
     with torch.no_grad():
         method.embeddings[0].fill_(embedding)
     method.free_weights = {}
@@ -217,7 +217,7 @@ def test_sparsity_leaves_more_units_free() -> None:
     assert open_units[1] < open_units[0]
 
 
-def test_grey_pictures_of_another_size() -> None:
+def test_grey_images_of_another_size() -> None:
     """28 x 28: other kernels, the same four positions a channel before the linear layers."""
     config = make_config("hat", "D-5", preset="short", tasks=1, changes={"width": 1 / 16})
     sequence = load(config, None)

@@ -1,4 +1,4 @@
-"""What all methods share that give every task its own part of the network."""
+"""Properties of all methods that give every task its own part of the network."""
 
 from pathlib import Path
 
@@ -147,7 +147,7 @@ def test_a_step_on_a_later_task_moves_the_network_and_not_its_head_alone(kind: t
     method.begin_task(tasks[1])
     if isinstance(method, PathNet):
         method.paths[1] = torch.tensor([[13, 14, 15]] * 5)
-    # What is learned of the network itself: SupSup has scores alone, and WSN's decide first what else may move.
+    # The learned part of the network itself: SupSup has scores alone, and WSN's decide first what else may move.
     parts = ("scores.",) if kind in (SupSup, WSN) else ("backbone.", "columns.")
     before = {name: p.detach().clone() for name, p in method.named_parameters() if name.startswith(parts)}
     optimizer = method.make_optimizer(0.1)
@@ -185,7 +185,7 @@ def test_learns_at_its_default_rate(kind: type[Method], steps: int) -> None:
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("kind", NEVER_FORGET)
-def test_answers_stay_on_real_pictures(kind: type[Method], tmp_path: Path) -> None:
+def test_answers_stay_on_real_images(kind: type[Method], tmp_path: Path) -> None:
     name = kind.__module__.rsplit(".", 1)[1]
     changes = {"network.width": 1 / 16, "training.epochs": 1}
     config = make_config(name, "C-10", preset="short", tasks=3, changes=changes)

@@ -15,7 +15,7 @@ from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import Store
 from softmask.experiments.sequences import SEQUENCES, sequence, sequence_from
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
 

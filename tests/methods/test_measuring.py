@@ -1,4 +1,4 @@
-"""What importance is measured on: the task's own head, all earlier ones, the training data; against the oracle."""
+"""Importance is measured on the task's own head, all earlier ones, the training data; against the oracle."""
 
 from dataclasses import replace
 

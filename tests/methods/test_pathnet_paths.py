@@ -35,7 +35,7 @@ def test_width_of_modules() -> None:
     assert module_width(paper, 16) == PAPER_WIDTHS[10, 10] == 0.250
     assert module_width(paper, 10) > 0.25  # fewer modules may be wider
     grey = Scenario((1, 28, 28), (10,) * 10)
-    assert module_width(grey, 16) > 0.25, "the paper's width is that of colour pictures"
+    assert module_width(grey, 16) > 0.25, "the paper's width is that of colour images"
     narrow = Scenario((3, 32, 32), (10,) * 10, NetworkConfig(width=1 / 4))
     assert module_width(narrow, 16) > 0.25, "what is rounded down counts for more in a narrow network"
     other = Scenario((1, 28, 28), (2,) * 5, NetworkConfig(width=1 / 4))

@@ -1,4 +1,4 @@
-"""What the methods with penalties, a memory or a rate of their own have in common: settings that cannot be."""
+"""Invalid settings of the methods with penalties, a replay buffer or a learning rate of their own."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from softmask.experiments.runs.config import ConfigError, make_config
 from softmask.experiments.runs.search_space import SearchPlan
 from softmask.learning.fit import Fit
 from softmask.learning.method import Method
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from softmask.learning.training import Training
 from softmask.methods.a_gem import AGEM
 from softmask.methods.mtl import MTL

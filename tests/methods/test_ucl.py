@@ -238,7 +238,7 @@ def test_only_sgd_is_clipped(optimizer: str, clipped: bool) -> None:
 
 
 def test_a_certain_unit_is_warned_of() -> None:
-    """Deviations far below the initial one make springs that a large rate cannot follow."""
+    """Deviations far below the initial one make penalties that a large learning rate cannot follow."""
     method, _ = golden(1)
     with torch.no_grad():
         method.old_rhos.tensors()[0].fill_(rho_of(0.5 / 8))

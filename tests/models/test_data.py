@@ -1,4 +1,4 @@
-"""What labels mean: positions in the names that were given, in a validation set as in the training set."""
+"""Labels are positions in the names that were given, in a validation set as in the training set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from softmask.errors import DataError
-from softmask.images import folders
+from softmask.images import decoding
 from softmask.models import ContinualModel
 from softmask.models.data import load_image, read_task
 from tests.models.examples import QUICK, blobs
@@ -131,7 +131,7 @@ def test_a_pipe_or_a_device_is_not_an_image(tmp_path: Path) -> None:
 def test_a_folder_of_a_format_that_is_not_read_says_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folders, "known_endings", lambda: frozenset({".png"}))
+    monkeypatch.setattr(decoding, "known_endings", lambda: frozenset({".png"}))
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "photo.HEIC").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""What stands in a model's folder beside the model: who may read it, and what is in the way."""
+"""Files in a model's folder beside the model: who may read them, and which are in the way."""
 
 from __future__ import annotations
 

@@ -318,16 +318,16 @@ def test_reading_while_another_learns_always_gives_a_whole_model(tmp_path: Path)
 
 def test_a_warning_before_the_capacity_is_used_up(tmp_path: Path) -> None:
     model = small_model(tmp_path / "m", tasks=0)
-    rooms: list[float] = []
+    free: list[float] = []
     for index in range(12):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            rooms.append(model.learn(f"task {index}", blobs(index), training=longer(epochs=1)).free_capacity or 0.0)
+            free.append(model.learn(f"task {index}", blobs(index), training=longer(epochs=1)).free_capacity or 0.0)
         if told := [str(warning.message) for warning in caught]:
             assert "capacity is free" in told[0]
             break
-    assert rooms == sorted(rooms, reverse=True)
-    assert rooms[-2] >= LITTLE_CAPACITY, "not too late"
+    assert free == sorted(free, reverse=True)
+    assert free[-2] >= LITTLE_CAPACITY, "not too late"
 
 
 def own_network() -> nn.Module:

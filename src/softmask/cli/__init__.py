@@ -1,18 +1,105 @@
-"""The command line: parse, call, print. One file a verb."""
+"""The command line: parse, call, print. One file a verb.
+
+The file of a verb, and with it torch, is imported when the verb is called.
+"""
 
 from __future__ import annotations
 
+import importlib
 import io
 import signal
 import sys
 import warnings
+from typing import Any, Final, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
 import softmask
 from softmask.cli.printing import note, problem
-from softmask.cli.verbs import MARKUP, VerbGroup
 from softmask.errors import ConfigError, SoftmaskError, UnknownName
+
+MARKUP: Final = "markdown"
+
+
+class Verb(NamedTuple):
+    """A function, or a `Typer` with verbs of its own."""
+
+    place: str
+    """`file:name`, the file beside this one."""
+    summary: str
+    """The first line of the verb's own help."""
+
+
+VERBS = {
+    "demo": Verb(
+        "demo:demo",
+        "Learn task after task with and without soft-masking, on built-in data, and write a report.",
+    ),
+    "run": Verb(
+        "run:run_command",
+        "Learn a sequence of tasks with one method. Run it again to continue after an interruption.",
+    ),
+    "grid": Verb(
+        "grid:grid_command",
+        "Run methods x sequences x seeds. Run it again, or several times at once: only missing cells are run.",
+    ),
+    "search": Verb(
+        "search:search_command",
+        "Search hyperparameters by mean validation accuracy (TPE). Run it again to continue.",
+    ),
+    "reproduce": Verb(
+        "reproduce:reproduce_command",
+        "Reproduce a table or figure of the paper: run or reuse the runs behind it, compare, and judge.",
+    ),
+    "report": Verb(
+        "report:report_command",
+        "All tables and figures of a store of runs as one HTML file that works offline.",
+    ),
+    "learn": Verb(
+        "learn:learn",
+        "Learn one more task from images; the first time, create the model. Old images are not needed.",
+    ),
+    "predict": Verb("predict:predict", "Name the class of each image, with the probabilities."),
+    "inspect": Verb(
+        "inspect:inspect",
+        "Show the tasks, their accuracy when learned, importance by layer, free capacity and size.",
+    ),
+    "doctor": Verb(
+        "doctor:doctor",
+        "Show installed packages, threads and the data that are found, and run a short self-check.",
+    ),
+    "list": Verb("listing:app", "List methods, sequences and runs. Example: `softmask list methods`"),
+    "analyse": Verb("analyse:app", "Tables from stored runs. Example: `softmask analyse accuracy`"),
+    "data": Verb("data:app", "List, check and fetch the data of the sequences."),
+}
+
+
+def load_verb(name: str) -> Any:
+    """The verb with all its options, as typer makes it."""
+    file, _, inside = VERBS[name].place.partition(":")
+    thing = getattr(importlib.import_module(f"softmask.cli.{file}"), inside)
+    around = typer.Typer(rich_markup_mode=MARKUP)
+    if isinstance(thing, typer.Typer):
+        around.add_typer(thing, name=name)
+    else:
+        around.command(name)(thing)
+    return get_group(around).commands[name]
+
+
+class VerbGroup(TyperGroup):
+    """Knows names and summaries, enough for its help and to name the nearest verb; loads the one that is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name, help=verb.summary) for name, verb in VERBS.items()}
+
+    # Untyped: which package the types of `ctx` and of a command come from depends on typer's version.
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, name and load_verb(name), rest
+
 
 app = typer.Typer(
     name="softmask",

@@ -20,7 +20,7 @@ from softmask.experiments.analyses.reading import DAMAGES, require_answers
 from softmask.experiments.analyses.representation import METHODS as REPRESENTATION_METHODS
 from softmask.experiments.analyses.representation import measure_representation
 from softmask.experiments.analyses.table import Table
-from softmask.experiments.paper.published import PAPER, read_published
+from softmask.experiments.paper import PAPER, read_published
 from softmask.experiments.report.tables import FORMATS, WRITERS, print_table
 from softmask.experiments.runs.store import Store, StoredRun
 

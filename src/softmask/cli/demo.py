@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from softmask.cli.grid_display import GridDisplay
+from softmask.cli.grid import GridDisplay
 from softmask.cli.printing import out
 from softmask.cli.report import write_report
 from softmask.errors import SoftmaskError

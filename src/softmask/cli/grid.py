@@ -1,22 +1,26 @@
-"""`softmask grid`: methods x sequences x seeds, run or continued until all are finished."""
+"""`softmask grid`: methods x sequences x seeds, run or continued until all are finished, with its progress display."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
+from rich.live import Live
+from rich.table import Table
 
 from softmask.cli import options
-from softmask.cli.grid_display import GridDisplay, cell_name
-from softmask.cli.printing import out, problem, tell
+from softmask.cli.printing import err, out, problem, tell
 from softmask.errors import ConfigError
 from softmask.experiments.analyses.grouping import REFERENCE
 from softmask.experiments.executors import NAMES, Executor, RayExecutor, make_executor
+from softmask.experiments.runs.config import RunConfig
 from softmask.experiments.runs.data_check import TaskNames, check_policy, check_sequences
 from softmask.experiments.runs.dry_run import GridForecast, forecast_grid
 from softmask.experiments.runs.grid import Cell, Grid, paper_grid
@@ -25,7 +29,73 @@ from softmask.experiments.runs.settings_file import settings_changes
 from softmask.experiments.runs.store import Store
 from softmask.experiments.trackers import check_trackers, tracked
 from softmask.learning.device import CPU, find_device, parse_device
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
+
+
+def cell_name(config: RunConfig) -> str:
+    return f"{config.method} on {config.sequence}, seed {config.seeds.order}"
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    shown = [f"{count} {unit}" for count, unit in parts if count]
+    return " ".join(shown[:2]) or "0 s"
+
+
+class GridDisplay:
+    """Cells by state, how many an hour, and how long it will take."""
+
+    def __init__(self, cells: Sequence[Cell], jobs: int, *, retry_failed: bool) -> None:
+        self.total, self.jobs = len(cells), jobs
+        again = ("failed",) if retry_failed else ()
+        self.to_run = sum(cell.state in ("missing", "begun", "running", *again) for cell in cells)
+        self.counts: Counter[str] = Counter()
+        self.run_here = self.came = 0
+        self.start = time.monotonic()
+        self._live = Live(get_renderable=self._table, console=err, refresh_per_second=2, transient=True)
+
+    def __enter__(self) -> GridDisplay:
+        if err.is_terminal:
+            self._live.start()
+        else:
+            tell(f"{self.total} cells, {self.total - self.to_run} already there, {self.jobs} at a time")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def ended(self, cell: Cell) -> None:
+        """A cell that was there before is only counted."""
+        self.came += 1
+        self.counts[cell.state] += 1
+        if self.came <= self.total - self.to_run:
+            return
+        self.run_here += not cell.elsewhere
+        if not err.is_terminal:
+            note = f": {cell.error}" if cell.error else " by another process" if cell.elsewhere else ""
+            tell(f"[{self.came}/{self.total}] {cell_name(cell.config)}: {cell.state}{note}; {self._pace()}")
+
+    @property
+    def left(self) -> int:
+        return self.total - self.came
+
+    def _pace(self) -> str:
+        elapsed = time.monotonic() - self.start
+        if not self.run_here:
+            return f"{duration(elapsed)} gone"
+        rate = self.run_here / elapsed
+        return f"{3600 * rate:,.0f} cells an hour, {duration(self.left / rate)} left"
+
+    def _table(self) -> Table:
+        table = Table("cells", "finished", "failed", "running", "waiting", "pace")
+        running = min(self.jobs, self.left)
+        counted = (self.total, self.counts["finished"], self.counts["failed"], running, self.left - running)
+        table.add_row(*map(str, counted), self._pace())
+        return table
+
 
 ALL = "all"
 Names = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in `spg,ncl,one`, or `all`.")]

@@ -15,7 +15,7 @@ from softmask.experiments.report.tables import as_json as table_as_json
 from softmask.experiments.report.tables import cell_text, print_table
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.experiments.sequences import SEQUENCES, sequence_facts
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from softmask.learning.settings import as_text, settings_card, shown
 
 ROWS_TO_DRAW = 500

@@ -10,7 +10,7 @@ import typer
 
 from softmask.errors import ConfigError
 from softmask.experiments.runs.settings_file import settings_changes
-from softmask.storage.plain import parse_json
+from softmask.storage.reading import parse_json
 
 Method = Annotated[str, typer.Option("--method", "-m", help="A method: see `softmask list methods`.")]
 Sequence = Annotated[str, typer.Option("--sequence", "-s", help="A task sequence: see `softmask list sequences`.")]

@@ -12,13 +12,12 @@ import typer
 
 from softmask.cli import options
 from softmask.cli.analyse import Format, chosen_format, show_table
-from softmask.cli.grid import ALL, Cpus, ExecutorName, Gpus, Jobs, Names, Seeds, find_workers
-from softmask.cli.grid_display import GridDisplay, cell_name
+from softmask.cli.grid import ALL, Cpus, ExecutorName, Gpus, GridDisplay, Jobs, Names, Seeds, cell_name, find_workers
 from softmask.cli.printing import out, print_json, problem, tell
 from softmask.errors import SoftmaskError
 from softmask.experiments.analyses.table import Table
 from softmask.experiments.executors import Executor
-from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.paper import paper_tables
 from softmask.experiments.paper.reproduction import (
     NAMES,
     PaperTable,

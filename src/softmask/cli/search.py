@@ -12,7 +12,7 @@ from softmask.cli import options
 from softmask.cli.printing import Progress, out, print_json, tell
 from softmask.errors import SoftmaskError
 from softmask.experiments.executors import ProcessExecutor
-from softmask.experiments.report.search_history import check_figure, draw_history
+from softmask.experiments.report.files import check_figure, draw_history
 from softmask.experiments.runs.settings_file import FoundSettings, write_settings
 from softmask.experiments.sequences import sequence_facts
 from softmask.learning.device import find_device

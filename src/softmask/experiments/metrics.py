@@ -23,7 +23,7 @@ def average_accuracy(matrix: Matrix) -> float:
 
 
 def forward_transfer(matrix: Matrix, alone: Mapping[int, float]) -> float | None:
-    """What learning in sequence gives a task over learning it alone (ONE). None where tasks were learned jointly."""
+    """Gain of a task from learning in sequence over learning it alone (ONE). None where tasks were learned jointly."""
     tasks = sorted(matrix[max(matrix)])
     if any(task not in matrix or task not in alone for task in tasks):
         return None
@@ -31,7 +31,7 @@ def forward_transfer(matrix: Matrix, alone: Mapping[int, float]) -> float | None
 
 
 def backward_transfer(matrix: Matrix) -> float | None:
-    """What later tasks gave to earlier ones; below zero it is forgetting. None for a single task or joint training."""
+    """Gain of earlier tasks from later ones; below zero it is forgetting. None for a single task or joint training."""
     tasks = sorted(matrix[max(matrix)])
     earlier = tasks[:-1]
     if not earlier or any(task not in matrix for task in earlier):

@@ -209,7 +209,7 @@ class Given(NamedTuple):
 def split_as_given(
     tasks: Sequence[Given], *, name: str, similar: bool, seeds: Seeds, normalise: Normalisation
 ) -> TaskSequence:
-    """The tasks in the order given. What is missing of test and validation is held out of the training images."""
+    """The tasks in the order given. Missing test and validation images are held out of the training images."""
     made: list[tuple[Task, Batches]] = []
     for place, task in enumerate(tasks):
         rest, test = _own_or_held_out(task.train.rows_by_class(), task, "test", seeds)

@@ -7,8 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import nn
 
-from softmask.kernels.convolution import Convolution
-from softmask.kernels.linear import Linear
+from softmask.kernels.layers import Convolution, Linear
 
 PLAIN_LAYERS = (Convolution, nn.Conv2d, nn.ReLU, nn.Dropout, nn.MaxPool2d, nn.Flatten, Linear, nn.Linear, nn.Identity)
 

@@ -24,7 +24,7 @@ from softmask.kernels.layer_groups import (
     layer_groups,
     zeros_for_sum,
 )
-from softmask.kernels.products import linear_backward
+from softmask.kernels.layers import linear_backward
 from softmask.kernels.standardise import blockwise_std_mean, largest_standardised_, require_finite, standardise_
 
 IMAGES_AT_ONCE = 64  # batches are joined or split: the gradient of a sum of logits is a sum over samples

@@ -14,9 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softmask.kernels.convolution import as_rows, geometry, input_gradient, patches_of, weight_gradient
 from softmask.kernels.dropout import LEVELS, dense, draws_like, dropped_levels, kept_above, where_above
-from softmask.kernels.products import linear_backward, prefers_onednn
+from softmask.kernels.layers import (
+    as_rows,
+    geometry,
+    input_gradient,
+    linear_backward,
+    patches_of,
+    prefers_onednn,
+    weight_gradient,
+)
 
 
 @dataclass(frozen=True)

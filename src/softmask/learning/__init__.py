@@ -10,10 +10,10 @@ from softmask.learning.distilling import DistillingMethod
 from softmask.learning.evaluation import accuracy, evaluating
 from softmask.learning.fit import DivergedError, Fit, Fitter
 from softmask.learning.method import BackboneMismatch, Cost, Facts, Method, Step, sgd_with_two_rates
-from softmask.learning.method_registry import METHODS, register
 from softmask.learning.networks import Backbone, Block
 from softmask.learning.penalty import QuadraticPenaltyMethod
 from softmask.learning.per_parameter import PerParameter
+from softmask.learning.registry import METHODS, register
 from softmask.learning.replay import ClassBalancedBuffer, ReplayBuffer, ReservoirBuffer
 from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.learning.seeds import Draws, Seeds, derive

@@ -1,9 +1,14 @@
-"""Where a method learns: the CPU, or a GPU by torch's name for it. All else follows the tensors."""
+"""Where a method learns: the CPU, or a GPU by torch's name for it. All else follows the tensors.
+
+And how much memory the process has used at most.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,7 +84,7 @@ def _exact_settings() -> list[tuple[Any, str, Any]]:
 
 @contextmanager
 def random_apart() -> Iterator[None]:
-    """What is drawn or seeded inside disturbs nothing outside: `manual_seed` reaches all GPUs, so all are put back."""
+    """Draws and seeds inside disturb nothing outside: `manual_seed` reaches all GPUs, so all are put back."""
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices=list(gpus), device_type="cuda"):
         yield
@@ -95,3 +100,27 @@ def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> Non
     torch.set_rng_state(states["global"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states["gpu"], device)
+
+
+STATUS, FORGET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def peak_memory() -> int | None:
+    """In bytes, since the peak was forgotten; where that is not possible, since the process began. None where the
+    system does not tell."""
+    with suppress(OSError):
+        for line in STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def forget_peak() -> None:
+    """Memory that the process held before, as for another run, does not count from now on. Only Linux can forget."""
+    with suppress(OSError):
+        FORGET.write_text("5")

@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softmask.kernels.chain import needed_input
-from softmask.kernels.convolution import Convolution
 from softmask.kernels.dropout import dropped_levels, relu_dropout, relu_dropout_pool
-from softmask.kernels.linear import Linear
+from softmask.kernels.layers import Convolution, Linear
 
 RESNET_CHANNELS = (64, 128, 256, 512)
 MOST_GROUPS = 32  # as the authors of group normalisation advise

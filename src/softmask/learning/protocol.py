@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import torch
 
 from softmask.errors import SoftmaskError
+from softmask.learning.device import peak_memory
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import DivergedError, Fit, Fitter, State
-from softmask.learning.memory_use import peak_memory
 from softmask.learning.method import Method
 from softmask.learning.seeds import derive
 from softmask.learning.task import Batches, Task
@@ -69,7 +69,7 @@ def learn_sequence(
 
 
 def _require_once(method: Method, stages: Sequence[Task]) -> None:
-    """What a task was learned to, and what is left of it, has a meaning only if it is learned once."""
+    """The accuracy of a task when it was learned, and later, has a meaning only if it is learned once."""
     for task, times in Counter(task for stage in stages for task in stage.ids).items():
         if times > 1:
             raise SoftmaskError(

@@ -1,7 +1,11 @@
-"""Finding methods and sequences by name. Files are found, never listed; other packages join through entry points."""
+"""Methods and sequences by name. Files are found, never listed; other packages join through entry points.
+
+`METHODS` holds the methods of `softmask.methods` and those of other packages.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -14,6 +18,7 @@ from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from softmask.errors import SoftmaskError, UnknownName
+from softmask.learning.method import Method
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -51,7 +56,7 @@ class Registry(Generic[T]):
         self.group = group or package  # the entry-point group through which other packages join
         self._entries: dict[str, Entry[T]] = {}
         self._broken: dict[str, str] = {}
-        """What is wrong with a name: its package does not load, or two of them give it."""
+        """Why a name cannot be used: its package does not load, or two of them give it."""
         self._searched = False
 
     def register(self, name: str, **facts: Any) -> Callable[[T], T]:
@@ -111,3 +116,33 @@ class Registry(Generic[T]):
 
 def _place(thing: object) -> str:
     return f"{getattr(thing, '__module__', '?')}.{getattr(thing, '__qualname__', repr(thing))}"
+
+
+METHODS: Registry[type[Method]] = Registry("method", "softmask.methods")
+Class = TypeVar("Class", bound=type[Method])
+
+
+def register(name: str) -> Callable[[Class], Class]:
+    """Decorator: makes a method known under this name. Tables tell methods apart by titles, so each has its own."""
+
+    def remember(method: Class) -> Class:
+        _require_settings_of_defaults(method)
+        if "title" not in vars(method):  # one that was inherited is that of another method
+            method.title = name
+        for other in METHODS.found():
+            if other.name != name and other.thing.title == method.title:
+                raise SoftmaskError(f"methods {other.name!r} and {name!r} have the same title, {method.title!r}")
+        METHODS.register(name)(method)
+        return method
+
+    return remember
+
+
+def _require_settings_of_defaults(method: type[Method]) -> None:
+    """A run has a config before anybody set anything."""
+    place = f"{method.__module__}.{method.Settings.__qualname__}"
+    if not dataclasses.is_dataclass(method.Settings) or "__init__" not in vars(method.Settings):
+        raise SoftmaskError(f"{place} must be a dataclass: decorate it with @dataclass(frozen=True)")
+    for each in dataclasses.fields(method.Settings):
+        if each.init and each.default is each.default_factory is dataclasses.MISSING:
+            raise SoftmaskError(f"{place}: {each.name} needs a default")

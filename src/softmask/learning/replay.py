@@ -1,8 +1,15 @@
-"""Replay buffers: training samples of past tasks, which are kept and drawn again."""
+"""Replay buffers: training samples of past tasks, which are kept and drawn again; and batches of several tasks.
+
+In such a batch every sample is judged by its own task's head.
+"""
 
 from __future__ import annotations
 
+import math
+from typing import cast
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softmask.learning.scenario import Scenario
@@ -89,3 +96,26 @@ class ReservoirBuffer(ReplayBuffer):
         self.put(torch.tensor([*places], dtype=torch.int64), task, torch.tensor([*places.values()], dtype=torch.int64))
         self.seen += task.train.count
         self.count.fill_(filled)
+
+
+def own_head_logits(heads: nn.ModuleList, features: Tensor, tasks: Tensor) -> Tensor:
+    """All heads' logits side by side, from one product; those of heads that are not the sample's own are -inf."""
+    linear = [cast(nn.Linear, head) for head in heads]
+    logits = F.linear(features, torch.cat([head.weight for head in linear]), torch.cat([head.bias for head in linear]))
+    owners = torch.arange(len(heads), device=tasks.device).repeat_interleave(_sizes(heads, tasks.device))
+    return logits.masked_fill(owners != tasks.unsqueeze(1), -math.inf)
+
+
+def places(heads: nn.ModuleList, tasks: Tensor, labels: Tensor) -> Tensor:
+    """Where each sample's label stands among the logits of all heads."""
+    sizes = _sizes(heads, tasks.device)
+    return (sizes.cumsum(0) - sizes)[tasks] + labels
+
+
+def mixed_loss(heads: nn.ModuleList, features: Tensor, tasks: Tensor, labels: Tensor) -> Tensor:
+    """The mean over all samples of each one's cross-entropy on its own head."""
+    return F.cross_entropy(own_head_logits(heads, features, tasks), places(heads, tasks, labels))
+
+
+def _sizes(heads: nn.ModuleList, device: torch.device) -> Tensor:
+    return torch.tensor([cast(nn.Linear, head).out_features for head in heads], device=device)

@@ -1,4 +1,4 @@
-"""What is known before the first task: the shape of the input, the classes of each task, the network and the seeds."""
+"""Known before the first task: the shape of the input, the classes of each task, the network and the seeds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a method may know before it learns anything."""
+    """Facts that a method may use before it learns anything."""
 
     input_shape: tuple[int, int, int]
     classes: tuple[int, ...]

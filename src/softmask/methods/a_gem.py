@@ -37,8 +37,8 @@ from softmask.learning import (
     require_not_negative,
     search,
 )
-from softmask.learning.mixed_tasks import mixed_loss
 from softmask.learning.per_parameter import inner_product
+from softmask.learning.replay import mixed_loss
 
 
 @register("a-gem")

@@ -31,7 +31,7 @@ from softmask.learning import (
     require_above_zero,
     search,
 )
-from softmask.learning.mixed_tasks import mixed_loss, own_head_logits, places
+from softmask.learning.replay import mixed_loss, own_head_logits, places
 from softmask.learning.task import sample_digest
 
 

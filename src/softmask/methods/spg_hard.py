@@ -1,7 +1,7 @@
 """SPG with a hard mask.
 
 SPG with one thing changed: a parameter whose accumulated importance lies above a threshold is blocked, any other is
-free. Source: Konishi et al., ICML 2023, ablation study, which takes the best of four thresholds for each data set.
+free. Source: Konishi et al., ICML 2023, ablation study, which takes the best of four thresholds for each dataset.
 Remembers between tasks: as SPG, one number per parameter of the backbone; the threshold acts on it afterwards, which is
 the same as a maximum over thresholded tasks.
 Equations: those of SPG with 1[importance > threshold] for the importance in equations 6 and 7.

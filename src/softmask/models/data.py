@@ -16,8 +16,17 @@ from PIL import Image
 from torch import Tensor
 
 from softmask.errors import DataError, DataErrors, Problems
-from softmask.images.decoding import any_kind, decode, in_colour, known_endings, read_image
-from softmask.images.folders import images_below, is_divided, no_images, require_parts_only
+from softmask.images.decoding import (
+    any_kind,
+    decode,
+    images_below,
+    in_colour,
+    is_divided,
+    known_endings,
+    no_images,
+    read_image,
+    require_parts_only,
+)
 from softmask.images.labelled import integer_label
 from softmask.images.splitting import VALIDATION_SHARE, hold_out, shuffled
 from softmask.learning.task import Batches, Normalisation

@@ -18,14 +18,14 @@ from softmask.learning.device import exact, random_apart
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import Fit, State
 from softmask.learning.method import Method
-from softmask.learning.method_registry import METHODS
 from softmask.learning.networks import Backbone
 from softmask.learning.protocol import end_task, learn_sequence
+from softmask.learning.registry import METHODS
 from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import Seeds, derive
+from softmask.learning.settings import validated
 from softmask.learning.task import Task, avoid_singleton_batch
 from softmask.learning.training import Training
-from softmask.learning.validation import validated
 from softmask.models.data import Labelled, kind_of
 from softmask.models.description import KnownTask, ModelConfig
 from softmask.models.folder import ModelFolder, ModelFolderError

@@ -1,14 +1,16 @@
-"""Opening data files: plain ones, and members of tar.gz and zip archives without unpacking anything to disk.
+"""Opening files of other people: regular ones, and members of tar.gz and zip archives without unpacking to disk.
 
-An archive may be damaged or hostile: links, devices and paths that lead out of it are refused, and so is anything that
-unpacks to more than is expected.
+A pipe would be waited for and a device never ends: neither is read. An archive may be damaged or hostile: links,
+devices and paths that lead out of it are refused, and so is anything that unpacks to more than is expected.
 """
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
+import json
 import lzma
 import os
 import stat
@@ -21,6 +23,32 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from softmask.errors import DataError
+
+MEBIBYTE = 2**20
+
+
+def read_plain(path: Path, most: int = 64 * MEBIBYTE) -> bytes:
+    """The content of a regular file of at most `most` bytes; anything else is an OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        facts = os.fstat(descriptor)
+        if stat.S_ISDIR(facts.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"larger than {most // MEBIBYTE} MiB", str(path))
+    return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """As `json.loads`; nesting that is too deep is a ValueError, as any other text that is not JSON."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
 
 CHUNK = 1 << 20
 DAMAGE = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError, RecursionError, MemoryError)

@@ -15,7 +15,7 @@ from softmask.experiments.analyses.by_sequence import accuracy_by_sequence
 from softmask.experiments.analyses.grouping import Runs, changes, gathered, training_name
 from softmask.experiments.analyses.reading import Reading
 from softmask.experiments.analyses.table import Table, Value
-from softmask.experiments.paper.published import paper_value, read_published
+from softmask.experiments.paper import paper_value, read_published
 from softmask.experiments.report.html import make_report
 from softmask.experiments.report.tables import cell_text
 from softmask.experiments.runs.config import RunConfig, make_config

@@ -13,7 +13,7 @@ from softmask.experiments.analyses.by_sequence import (
     backward_transfer,
     forward_transfer,
 )
-from softmask.experiments.paper.published import paper_value
+from softmask.experiments.paper import paper_value
 from softmask.experiments.report.tables import as_latex
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.store import Store

@@ -8,11 +8,11 @@ import pytest
 
 from softmask.experiments.analyses.capacity import capacity, cross_head
 from softmask.experiments.analyses.grouping import milestones
-from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.paper import paper_tables
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import build, load, run
 from softmask.experiments.runs.store import Store
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from tests.experiments.analyses.made import row, rows, stored, triangle
 from tests.experiments.runs.examples import tiny_config
 

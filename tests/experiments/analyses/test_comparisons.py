@@ -11,7 +11,7 @@ from softmask.experiments.analyses.accuracy import measures, references
 from softmask.experiments.analyses.comparisons import differences, gap, identity, mechanism, our_gap, paper_gap
 from softmask.experiments.analyses.grouping import gathered
 from softmask.experiments.analyses.table import Value, slope
-from softmask.experiments.paper.published import paper_tables, paper_value
+from softmask.experiments.paper import paper_tables, paper_value
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.store import Store
 from tests.experiments.analyses.made import row, rows, stored, triangle

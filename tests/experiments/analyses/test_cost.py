@@ -1,4 +1,4 @@
-"""What runs cost, from the times and sizes that they kept."""
+"""The cost of runs, from the times and sizes that they kept."""
 
 from __future__ import annotations
 

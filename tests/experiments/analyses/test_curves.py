@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from softmask.experiments.analyses.curves import accuracy_matrix, transfer_curve
+from softmask.experiments.analyses.accuracy import accuracy_matrix, transfer_curve
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.store import Store
 from tests.experiments.analyses.made import row, rows, stored, triangle

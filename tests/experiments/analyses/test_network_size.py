@@ -9,10 +9,9 @@ from typer.testing import CliRunner
 from softmask.cli.analyse import app
 from softmask.experiments.analyses.cost import agrees, network_size, paper_scenario
 from softmask.experiments.analyses.table import Table
-from softmask.experiments.paper.published import paper_tables, paper_value
+from softmask.experiments.paper import paper_tables, paper_value
 from softmask.learning.method import Method
-from softmask.learning.method_registry import METHODS
-from softmask.learning.registry import Entry
+from softmask.learning.registry import METHODS, Entry
 from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.methods.cat import CAT, Readout, Reference
 

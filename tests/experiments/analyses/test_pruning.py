@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from softmask.errors import SoftmaskError
-from softmask.experiments.analyses.checkpoints import load_from_checkpoint
 from softmask.experiments.analyses.pruning import STRATEGIES, accuracy_when_pruned, measure_pruning, pruning, to_prune
-from softmask.experiments.paper.published import paper_value
+from softmask.experiments.paper import paper_value
 from softmask.experiments.runs.config import make_config
-from softmask.experiments.runs.run import run
+from softmask.experiments.runs.run import load_from_checkpoint, run
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.learning.evaluation import evaluating
 from softmask.methods.spg import SPG

@@ -10,7 +10,6 @@ import torch
 from torch.nn import functional as F
 
 from softmask.errors import SoftmaskError
-from softmask.experiments.analyses.checkpoints import load_from_checkpoint
 from softmask.experiments.analyses.representation import (
     features_after,
     linear_accuracy,
@@ -22,7 +21,7 @@ from softmask.experiments.analyses.representation import (
 )
 from softmask.experiments.paper.reproduction import trends
 from softmask.experiments.runs.config import RunConfig, make_config
-from softmask.experiments.runs.run import load, run
+from softmask.experiments.runs.run import load, load_from_checkpoint, run
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.experiments.sequences import load_sequence
 from softmask.learning.evaluation import accuracy

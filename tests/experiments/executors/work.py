@@ -1,4 +1,4 @@
-"""What the executors of the tests are given to do: functions that another process can import."""
+"""Work for the executors of the tests: functions that another process can import."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def odd_ones_fail(number: int) -> int:
     if number == 3:
         raise ZeroDivisionError
     if number == 5:
-        raise MemoryError("no room")
+        raise MemoryError("out of memory")
     return number * number
 
 

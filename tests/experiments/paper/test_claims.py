@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,13 @@ import pytest
 from softmask.experiments.paper.checks import above, close, on_average, positive, within
 from softmask.experiments.paper.claims import CLAIMS, Claim
 from softmask.experiments.paper.evidence import Numbers, paper_numbers, store_numbers
-from softmask.experiments.paper.judgement import HELD, NO_DATA, NOT_HELD, claims, judge
+from softmask.experiments.paper.verdicts import HELD, NO_DATA, NOT_HELD, claims, judge
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.store import Store
 from tests.experiments.analyses.made import row, stored, triangle
+from tests.experiments.runs.examples import environment
 
-# What the paper's tables themselves do not bear out, to the letter.
+# Claims that the paper's tables themselves do not bear out, to the letter.
 NOT_IN_THE_PAPERS_TABLES = {
     "spg-forward-outweighs": "SPG C-20 75.9, ONE 76.5",
     "importance-matters-less": "EWC-GI FC-10 83.4, EWC 81.2",
@@ -195,3 +198,10 @@ def test_without_data_the_missing_runs_are_named(tmp_path: Path) -> None:
     assert "SPG on I-100" in row(table, name="i100-over-wsn")["numbers"].replace("WSN, ", "")
     stored(store, make_config("spg", "FE-10"), triangle([[90], [70, 70]]))
     assert "SupSup" in row(claims(store.runs()), name="supsup-far-below")["numbers"]
+
+
+@pytest.mark.parametrize("module", ["checks", "verdicts"])
+def test_a_module_of_the_paper_can_be_the_first_import(module: str) -> None:
+    """The table of analyses has the claims, and these are judged by the analyses."""
+    program = f"import softmask.experiments.paper.{module}"
+    subprocess.run([sys.executable, "-c", program], env=environment(), check=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from softmask.errors import UnknownName
-from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.paper import paper_tables
 from softmask.experiments.paper.reproduction import NAMES, paper_table, paper_table_list
 from softmask.experiments.paper.verdicts import published_value
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 
 SEQUENCES = tuple(paper_tables()["sequences"])
 

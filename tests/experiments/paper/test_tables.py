@@ -1,4 +1,4 @@
-"""What is shown: from hand-made runs to verdicts, orders and trends."""
+"""The tables shown: from hand-made runs to verdicts, orders and trends."""
 
 from __future__ import annotations
 

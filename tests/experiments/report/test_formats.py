@@ -152,3 +152,10 @@ def test_every_format_takes_every_table() -> None:
     for write in WRITERS.values():
         assert write(TABLE)
         assert write(Table("nothing", ("a", "b")))
+
+
+def test_json_keeps_a_published_zero() -> None:
+    table = Table("t", ("method", "BWT"), [("SPG", Value(0.5, paper=0.0)), ("HAT", Value(0.5))])
+    (spg, hat) = json.loads(as_json(table))["rows"]
+    assert spg["BWT"]["paper"] == 0.0
+    assert "paper" not in hat["BWT"]

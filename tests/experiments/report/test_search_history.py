@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from softmask.errors import SoftmaskError
-from softmask.experiments.report.search_history import draw_history
+from softmask.experiments.report.files import draw_history
 from softmask.experiments.runs.study import TrialRecord
 
 TRIALS = [
@@ -39,5 +39,5 @@ def test_no_trial_at_all_is_an_empty_figure(tmp_path: Path) -> None:
 
 
 def test_another_form_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SoftmaskError, match=r"a figure is one of \.svg, \.png, \.pdf"):
+    with pytest.raises(SoftmaskError, match=r"history\.gif: .*png"):
         draw_history(TRIALS, "SPG on D-5", tmp_path / "history.gif")

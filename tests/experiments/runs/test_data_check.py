@@ -21,7 +21,7 @@ TINY = {"network.width": 0.0625, "epochs": 1}
 
 
 class Data:
-    """What a registered sequence reads; may be changed behind its name."""
+    """The data of a registered sequence; may be changed behind its name."""
 
     shift = 0.0
 
@@ -74,7 +74,7 @@ def test_run_again_or_accepted(
     store = Store(tmp_path)
     before = run(config(), store).events("finished")[0]["weights"]
     data.shift = 1.0
-    for _ in range(2):  # the second time there is nothing to settle
+    for _ in range(2):  # the second time there is nothing to decide
         if through == "run":
             run(config(), store, changed_data=policy)
         else:

@@ -1,4 +1,4 @@
-"""What a run will take: each part against what a run does."""
+"""The estimate of a run: each part against a real run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softmask.experiments.runs.grid import Grid
 from softmask.experiments.runs.run import build, load, run
 from softmask.experiments.runs.store import Store
 from softmask.learning.method import Method
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from tests.experiments.runs.examples import tiny_config
 
 

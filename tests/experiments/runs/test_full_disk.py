@@ -17,7 +17,7 @@ from tests.experiments.runs.examples import environment, outcome, tiny_command, 
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
-    """The n-th time that a file of this name is brought to disk, there is no room."""
+    """The n-th time that a file of this name is brought to disk, it is full."""
     sync, seen = os.fsync, 0
 
     def full(descriptor: int) -> None:

@@ -62,12 +62,12 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("grid.toml", 'method = ["spg"]', "method cannot be"),
+        ("grid.toml", 'method = ["spg"]', "method: "),
         ("grid.toml", 'metods = ["spg"]', "no field 'metods': did you mean 'methods'"),
-        ("grid.toml", 'methods = "spg"', "methods cannot be 'spg'"),
-        ("grid.toml", "seeds = [1.5]", "seeds cannot be"),
+        ("grid.toml", 'methods = "spg"', "methods: "),
+        ("grid.toml", "seeds = [1.5]", "seeds.0: "),
         ("grid.toml", 'seeds = "a"', "seeds are given as in 1-5"),
-        ("grid.toml", "tasks = true", "tasks cannot be True"),
+        ("grid.toml", "tasks = true", "tasks: "),
         ("grid.toml", "methods = [", "is not valid TOML"),
         ("grid.yaml", "methods: [", "is not valid YAML"),
         ("grid.yaml", "- spg", "expected fields"),

@@ -16,7 +16,7 @@ from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.grid import Grid
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import Store, StoredRun, StoreError
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from tests.cli.command import softmask
 from tests.experiments.runs.examples import tiny_config
 

@@ -13,7 +13,7 @@ import pytest
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import INDEX_FORMAT, Index, Store, StoredRun
 from softmask.experiments.runs.stored_run import signature
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from tests.experiments.runs.examples import tiny_config
 
 

@@ -1,4 +1,4 @@
-"""What is searched: declared ranges and dropout rates, without what is fixed, beginning with the defaults."""
+"""The search space: declared ranges and dropout rates, without fixed settings, beginning with the defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from softmask.errors import ConfigError
 from softmask.experiments.runs.search_space import SearchPlan
 from softmask.experiments.sequences import sequence_facts
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from softmask.learning.settings import search
 
 

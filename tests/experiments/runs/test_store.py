@@ -1,4 +1,4 @@
-"""What a run's folder holds, and what is made of folders that are damaged, foreign or of another release."""
+"""The contents of a run's folder, and the treatment of folders that are damaged, foreign or of another release."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Content = dict[str, dict[str, Any]]
 
 
 def contents(shuffle: int = 0) -> Content:
-    """What the three files hold. The class of an image is its first red value, its copy the first green one."""
+    """The content of the three files. The class of an image is its first red value, its copy the first green one."""
     files: Content = {"meta": {"fine_label_names": [f"class{label:02}" for label in range(100)]}}
     for name, per_class in (("train", 3), ("test", 1)):
         order = np.random.default_rng(shuffle).permutation(100 * per_class)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from softmask.errors import DataError
-from softmask.experiments.sequences.catalogue import SEQUENCES, Download, sequence_facts
+from softmask.experiments.sequences import SEQUENCES, Download, sequence_facts
 from softmask.experiments.sequences.fetching import fetch
 
 CONTENT = bytes(range(256)) * 2000

@@ -170,7 +170,7 @@ def test_an_array_must_hold_what_its_shape_says(shape: tuple[int, ...]) -> None:
         b"\x96" + struct.pack("<Q", 2**40) + b"x",  # BYTEARRAY8
         b"B\xff\xff\xff\xffx",
         b"\x95" + struct.pack("<Q", 2**62) + b"N.",  # FRAME
-        b"Nr\xff\xff\xff\x7f.",  # a note far out, for which Python's unpickler would make room
+        b"Nr\xff\xff\xff\x7f.",  # a note far out, for which Python's unpickler would allocate memory
     ],
 )
 def test_a_short_file_cannot_claim_much_memory(content: bytes) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from softmask.errors import UnknownName
+from softmask.experiments import trackers
 from softmask.experiments.executors import make_executor
 from softmask.experiments.runs.grid import Grid
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import Store, StoredRun
-from softmask.experiments.trackers import TrackerMissing, check_trackers, tensorboard_tracker, tracked, tracking
-from softmask.experiments.trackers.points import Point, PointStream
+from softmask.experiments.trackers import Point, PointStream, TrackerMissing, check_trackers, tracked
+from softmask.experiments.trackers.backends import BACKENDS
 from tests.experiments.runs.examples import environment, tiny_config
 
 CONFIG = tiny_config()
@@ -49,8 +50,8 @@ class Heap:
 @pytest.fixture(autouse=True)
 def heap(monkeypatch: pytest.MonkeyPatch) -> type[Heap]:
     Heap.points, Heap.remotes, Heap.statuses, Heap.fail_after = [], [], [], None
-    monkeypatch.setattr(tensorboard_tracker, "make", lambda run, remote: Heap(remote))
-    monkeypatch.setattr(tracking, "installed", lambda module: True)
+    monkeypatch.setitem(BACKENDS, "tensorboard", lambda run, remote: Heap(remote))
+    monkeypatch.setattr(trackers, "installed", lambda module: True)
     return Heap
 
 
@@ -127,13 +128,13 @@ def test_an_unknown_tracker_is_told_with_the_nearest_name() -> None:
 
 
 def test_a_missing_tracker_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "installed", lambda module: False)
+    monkeypatch.setattr(trackers, "installed", lambda module: False)
     with pytest.raises(TrackerMissing, match=r"mlflow is not installed: pip install 'softmask\[mlflow\]'"):
         check_trackers(["mlflow"])
 
 
 def test_none_is_imported_unless_asked_for() -> None:
-    code = "import sys; from softmask.cli.verbs import VERBS, load_verb; list(map(load_verb, VERBS)); "
+    code = "import sys; from softmask.cli import VERBS, load_verb; list(map(load_verb, VERBS)); "
     code += "print([n for n in ('mlflow', 'wandb', 'tensorboard') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -147,3 +148,35 @@ def test_a_grid_sends_cells_that_were_finished_before(tmp_path: Path, heap: type
     assert heap.points == all_points(done)
     list(Grid((CONFIG,)).run(Store(tmp_path), make_executor("serial"), listening=listening))
     assert heap.points == all_points(done), "and not twice"
+
+
+def epoch(task: int, number: int) -> dict[str, Any]:
+    measured = {"lr": 0.5, "train_loss": 2.0, "val_loss": 1.5, "val_accuracy": 0.25, "seconds": 3.0}
+    return {"kind": "epoch", "task": task, "epoch": number, **measured}
+
+
+def points(*events: dict[str, Any]) -> list[Point]:
+    stream = PointStream()
+    return [point for event in events for point in stream.points(event)]
+
+
+def test_epochs_are_counted_over_the_whole_run() -> None:
+    found = points(epoch(0, 0), epoch(0, 1), epoch(1, 0))
+    assert [point.step for point in found] == [1, 2, 3]
+    assert found[2] == Point(
+        "epoch", 3, {"lr": 0.5, "task": 1.0, "train/loss": 2.0, "validation/loss": 1.5, "validation/accuracy": 0.25}
+    )
+
+
+def test_work_that_was_done_again_gives_nothing() -> None:
+    task = {"kind": "task", "task": 0, "ids": [0], "facts": {"blocked": {"conv1": 0.5}}, "learn_seconds": 1.0}
+    accuracy = {"kind": "accuracy", "after": 0, "task": 0, "validation": 0.75}
+    found = points({"kind": "started"}, epoch(0, 0), {"kind": "started"}, epoch(0, 0), task, accuracy, task, accuracy)
+    assert [point.step for point in found] == [1, 1, 1]
+    assert found[1].values == {"seconds/learn": 1.0, "facts/blocked/conv1": 0.5}
+    assert found[2].values == {"validation/task 001": 0.75}
+
+
+def test_what_is_no_number_is_left_out() -> None:
+    task = {"kind": "task", "task": 2, "facts": {"path": [1, 2], "similar": True, "name": "x"}}
+    assert points(task) == [Point("task", 3, {})]

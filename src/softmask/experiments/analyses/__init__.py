@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,11 @@ from softmask.experiments.analyses import (
     capacity,
     comparisons,
     cost,
-    curves,
     pruning,
     representation,
 )
 from softmask.experiments.analyses.table import Table
-from softmask.experiments.paper.judgement import claims
+from softmask.experiments.runs.store import StoredRun
 
 __all__ = ["ANALYSES", "Analysis"]
 
@@ -37,6 +36,12 @@ class Analysis:
 
     def __call__(self, runs: Any, **options: Any) -> Table:
         return self.compute(runs, **options)
+
+
+def _claims(runs: Iterable[StoredRun]) -> Table:
+    from softmask.experiments.paper.verdicts import claims  # which is judged by these analyses
+
+    return claims(runs)
 
 
 _ALL = (
@@ -70,9 +75,9 @@ _ALL = (
     Analysis("capacity", capacity.capacity, "share of completely blocked parameters, by layer", "tables 5 and 8"),
     Analysis("cross-head", capacity.cross_head, "effect of importance through old heads", "table 9"),
     Analysis(
-        "transfer-curve", curves.transfer_curve, "forward transfer of each task, and its slope", "figures 3 and 5"
+        "transfer-curve", accuracy.transfer_curve, "forward transfer of each task, and its slope", "figures 3 and 5"
     ),
-    Analysis("matrix", curves.accuracy_matrix, "accuracy on each task after each task"),
+    Analysis("matrix", accuracy.accuracy_matrix, "accuracy on each task after each task"),
     Analysis("pruning", pruning.pruning, "accuracy on the first task after pruning by importance", "table 6"),
     Analysis(
         "representation",
@@ -80,7 +85,7 @@ _ALL = (
         "quality of the features for another dataset",
         "figures 4 and 6",
     ),
-    Analysis("claims", claims, "each comparative claim of the paper: held, not held or no data", "section 4"),
+    Analysis("claims", _claims, "each comparative claim of the paper: held, not held or no data", "section 4"),
     Analysis("cost", cost.cost, "time, throughput, memory and disk, and how they grow"),
     Analysis("identity", comparisons.identity, "accuracies that contradict the transfers, the paper's and ours"),
     Analysis(

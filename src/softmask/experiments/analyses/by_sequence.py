@@ -20,7 +20,7 @@ from softmask.experiments.analyses.grouping import (
 )
 from softmask.experiments.analyses.table import Row, Table, Value, with_ranks
 from softmask.experiments.metrics import FORMULAS
-from softmask.experiments.paper.published import PAPER, Published, paper_tables
+from softmask.experiments.paper import PAPER, Published, paper_tables
 from softmask.experiments.runs.store import StoredRun
 
 Label = tuple[str, str, str]

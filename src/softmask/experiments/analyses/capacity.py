@@ -8,7 +8,7 @@ from typing import Any
 
 from softmask.experiments.analyses.grouping import Group, gathered, milestones, sequence_order
 from softmask.experiments.analyses.table import Row, Table, Value, pivot
-from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.paper import paper_tables
 from softmask.experiments.runs.store import StoredRun
 
 WHOLE = "whole network"

@@ -24,15 +24,14 @@ from softmask.experiments.analyses.grouping import (
     method_title,
     seeds_of,
 )
-from softmask.experiments.analyses.table import SEEDS_FOR_INTERVAL, Row, Table, Value
+from softmask.experiments.analyses.table import INTERVALS, Row, Table, Value
 from softmask.experiments.metrics import FORMULAS, average_accuracy
-from softmask.experiments.paper.published import paper_tables, paper_value
+from softmask.experiments.paper import paper_tables, paper_value
 from softmask.experiments.runs.store import StoredRun
 
 BASE = "spg"
 TOLERANCE = 0.5
 """Three rounded numbers may add up to 0.15; more than half a point is not rounding."""
-INTERVALS = f"Student's 95 % interval from {SEEDS_FOR_INTERVAL} seeds on"
 
 
 def differences(runs: Iterable[StoredRun], against: str = BASE) -> Table:

@@ -10,9 +10,9 @@ import numpy as np
 
 from softmask.experiments.analyses.grouping import LABELS, Group, gathered
 from softmask.experiments.analyses.table import Row, Table, Value, slope
-from softmask.experiments.paper.published import paper_tables, paper_value
+from softmask.experiments.paper import paper_tables, paper_value
 from softmask.experiments.runs.store import StoredRun
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from softmask.learning.scenario import Scenario
 from softmask.methods.cat import CAT
 

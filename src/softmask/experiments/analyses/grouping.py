@@ -13,11 +13,11 @@ from functools import cached_property
 from softmask.errors import SoftmaskError, UnknownName
 from softmask.experiments.analyses.table import Value
 from softmask.experiments.metrics import average_accuracy
-from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.paper import paper_tables
 from softmask.experiments.runs.config import RunConfig
 from softmask.experiments.runs.store import StoredRun
 from softmask.experiments.sequences import sequence_facts
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from softmask.learning.training import PRESETS, Training
 
 REFERENCE = "one"
@@ -120,10 +120,6 @@ class Runs(list[StoredRun]):
 
 def gathered(runs: Iterable[StoredRun]) -> Runs:
     return runs if isinstance(runs, Runs) else Runs(runs)
-
-
-def finished_groups(runs: Iterable[StoredRun]) -> list[Group]:
-    return gathered(runs).groups
 
 
 def best_settings(groups: Iterable[Group]) -> list[Group]:

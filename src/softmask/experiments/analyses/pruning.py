@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from softmask.errors import SoftmaskError
-from softmask.experiments.analyses.checkpoints import load_from_checkpoint
 from softmask.experiments.analyses.grouping import Group, gathered, sequence_order
 from softmask.experiments.analyses.table import Row, Table, Value, pivot
-from softmask.experiments.paper.published import paper_value
+from softmask.experiments.paper import paper_value
+from softmask.experiments.runs.run import load_from_checkpoint
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.learning.evaluation import accuracy
 from softmask.learning.seeds import derive

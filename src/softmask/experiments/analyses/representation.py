@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from softmask.errors import SoftmaskError
-from softmask.experiments.analyses.checkpoints import load_from_checkpoint, require_checkpoint
-from softmask.experiments.analyses.comparisons import INTERVALS
 from softmask.experiments.analyses.grouping import Group, gathered, sequence_order
-from softmask.experiments.analyses.table import Row, Table, Value, slope
+from softmask.experiments.analyses.table import INTERVALS, Row, Table, Value, slope
 from softmask.experiments.runs.config import RunConfig
+from softmask.experiments.runs.run import load_from_checkpoint, require_checkpoint
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.experiments.sequences import load_sequence
 from softmask.learning.device import random_apart

@@ -12,6 +12,7 @@ import pandas as pd
 CONFIDENCE = 0.95
 SEEDS_FOR_INTERVAL = 3
 """Two seeds give intervals that say nothing: [-1.9, -1.9] where they agree by chance, else hundreds of points."""
+INTERVALS = f"Student's 95 % interval from {SEEDS_FOR_INTERVAL} seeds on"
 
 
 @dataclass(frozen=True)

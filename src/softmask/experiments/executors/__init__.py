@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 
 from softmask.errors import UnknownName
-from softmask.experiments.executors.outcome import WORKER_DIED, Executor, ExecutorError, Outcome
+from softmask.experiments.executors.interface import WORKER_DIED, Executor, ExecutorError, Outcome, SerialExecutor
 from softmask.experiments.executors.processes import ProcessExecutor
 from softmask.experiments.executors.ray import RayExecutor
-from softmask.experiments.executors.serial import SerialExecutor
 
 NAMES = ("serial", "processes", "ray")
 

@@ -21,7 +21,15 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from softmask.experiments.executors.outcome import WORKER_DIED, ExecutorError, Item, Outcome, Result, attempt, in_words
+from softmask.experiments.executors.interface import (
+    WORKER_DIED,
+    ExecutorError,
+    Item,
+    Outcome,
+    Result,
+    attempt,
+    in_words,
+)
 
 # Read by the libraries when a worker starts. Threads that wait must not spin: there are as many workers as cores.
 ONE_THREAD = {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from softmask.experiments.executors.outcome import WORKER_DIED, ExecutorError, Item, Outcome, Result, attempt
+from softmask.experiments.executors.interface import WORKER_DIED, ExecutorError, Item, Outcome, Result, attempt
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class RayExecutor:
         """As many as fit on the cluster now; it may grow."""
         ray = connect(self.address)
         have = ray.cluster_resources()
-        room = [have.get("CPU", 0.0) / self.cpus] if self.cpus else []
+        slots = [have.get("CPU", 0.0) / self.cpus] if self.cpus else []
         if self.gpus:
-            room.append(have.get("GPU", 0.0) / self.gpus)
-        return max(1, int(min(room))) if room else 1
+            slots.append(have.get("GPU", 0.0) / self.gpus)
+        return max(1, int(min(slots))) if slots else 1
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Outcome[Item, Result]]:
         wanted = list(items)

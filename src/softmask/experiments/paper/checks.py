@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 
 from softmask.experiments.analyses.capacity import WHOLE
+from softmask.experiments.paper import paper_tables
 from softmask.experiments.paper.evidence import Key, Numbers
-from softmask.experiments.paper.published import paper_tables
 
 DISSIMILAR = ("C-10", "C-20", "T-10", "T-20", "I-100")
 SIMILAR = ("FC-10", "FC-20", "FE-10", "FE-20")

@@ -33,7 +33,7 @@ NEVER_FORGET = ("PGN", "PathNet", "HAT", "CAT", "SupSup")
 ISOLATION = ("PGN", "PathNet", "HAT", "CAT", "WSN")
 PENALTIES = ("EWC", "SI", "UCL")
 SPG = ("SPG",)
-# What the paper's words mean in percentage points.
+# The paper's words in percentage points.
 NOTHING, LITTLE, MUCH, SLIGHT = 0.05, 2.0, 5.0, 6.0
 INFINITE = float("inf")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from softmask.errors import UnknownName
-from softmask.experiments.analyses.accuracy import References, measures, references
+from softmask.experiments.analyses.accuracy import References, group_curves, measures, references
 from softmask.experiments.analyses.capacity import (
     CROSS_HEAD,
     blocked_share,
@@ -17,12 +17,11 @@ from softmask.experiments.analyses.capacity import (
     parts_of,
 )
 from softmask.experiments.analyses.cost import learnable
-from softmask.experiments.analyses.curves import group_curves
 from softmask.experiments.analyses.grouping import Group, best_settings, gathered, milestones
 from softmask.experiments.analyses.pruning import STRATEGIES, pruned_accuracy
 from softmask.experiments.analyses.representation import ONTO, representation_curves
 from softmask.experiments.analyses.table import Value, slope
-from softmask.experiments.paper.published import MEASURES, paper_measure, paper_tables, paper_value
+from softmask.experiments.paper import MEASURES, paper_measure, paper_tables, paper_value
 from softmask.experiments.runs.store import StoredRun
 
 Key = tuple[str, ...]

@@ -18,13 +18,13 @@ from softmask.experiments.analyses.pruning import measure_pruning
 from softmask.experiments.analyses.representation import METHODS as REPRESENTATION_METHODS
 from softmask.experiments.analyses.representation import measure_representation
 from softmask.experiments.analyses.table import Cell, Row, Table, Value, slope
-from softmask.experiments.paper.published import paper_tables, paper_value
+from softmask.experiments.paper import paper_tables, paper_value
 from softmask.experiments.paper.verdicts import Layout, Place, compare, orders, verdicts
 from softmask.experiments.runs.grid import PAPER_SEEDS, Changes, Grid
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.experiments.sequences import sequence_facts
 from softmask.experiments.sequences.checking import Sizes, check_one, sizes_in_paper
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 
 NAMES = (
     *("statistics", "accuracy", "forward-transfer", "backward-transfer", "blocked", "forward-transfer-curves"),

@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from softmask.experiments.analyses.accuracy import chance, references
+from softmask.experiments.analyses.accuracy import chance, group_curves, mean_matrix, references
 from softmask.experiments.analyses.capacity import WHOLE, blocked_parts
 from softmask.experiments.analyses.cost import times
-from softmask.experiments.analyses.curves import group_curves, mean_matrix
 from softmask.experiments.analyses.grouping import UNRANKED, Group, gathered
 from softmask.experiments.analyses.representation import representation_curves
 from softmask.experiments.analyses.table import Value
 from softmask.experiments.metrics import average_accuracy
-from softmask.experiments.paper.published import paper_measure
+from softmask.experiments.paper import paper_measure
 from softmask.experiments.runs.store import StoredRun
 
 # Colours that colour-blind readers can tell apart (after Okabe and Ito), on light and on dark ground.

@@ -1,11 +1,13 @@
-"""The report's tables and figures as files."""
+"""The report's tables and figures as files; the history of a search as a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from softmask.errors import SoftmaskError
 from softmask.experiments.analyses.table import Table
 from softmask.experiments.report.charts import COLOURS, DASHES, Chart, DotChart, HeatMap, LineChart, style
 from softmask.experiments.report.tables import SUFFIXES, WRITERS
@@ -13,6 +15,7 @@ from softmask.storage.state_file import replace_file
 
 FORMATS = ("png", "svg", "pdf")
 SMALL = 8
+HISTORY_MARKS = (("o", "#0072b2"), ("x", "#767676"))
 TEXT_IN_CELLS = 12
 """Up to this many tasks a cell shows its number."""
 
@@ -140,3 +143,40 @@ def write_files(
             watch(chart.name)
         count += len(write_figure(chart, folder / "figures"))
     return count
+
+
+if TYPE_CHECKING:
+    from softmask.experiments.runs.study import TrialRecord
+
+
+def check_figure(file: Path) -> None:
+    if file.suffix.removeprefix(".") not in FORMATS:
+        raise SoftmaskError(f"{file}: the name of a figure ends in one of {', '.join(FORMATS)}")
+
+
+def draw_history(trials: list[TrialRecord], title: str, file: Path) -> None:
+    """Every trial, the best so far, and what the defaults reach: SVG, PNG or PDF, as the file's name says."""
+    check_figure(file)
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    points = {"finished": _points(trials, "complete"), "given up early": _points(trials, "pruned")}
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for (label, (numbers, values)), (mark, colour) in zip(points.items(), HISTORY_MARKS, strict=True):
+        axes.plot(numbers, values, mark, color=colour, label=label)
+    numbers, values = points["finished"]
+    axes.step(numbers, list(accumulate(values, max)), where="post", color="#d55e00", label="best so far")
+    if numbers[:1] == [1]:
+        axes.axhline(values[0], color="#009e73", linestyle="--", label="defaults")
+    axes.set(title=title, xlabel="trial", ylabel="mean validation accuracy (%)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file)
+
+
+def _points(trials: list[TrialRecord], state: str) -> tuple[list[int], list[float]]:
+    shown = [(trial.number, trial.value) for trial in trials if trial.state == state and trial.value is not None]
+    return [number for number, _ in shown], [value for _, value in shown]

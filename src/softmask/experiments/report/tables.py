@@ -65,7 +65,9 @@ def as_json(table: Table) -> str:
         if not isinstance(cell, Value):
             return cell
         more = {name: getattr(cell, name) for name in ("interval", "rank", "paper", "footnotes", "at_chance")}
-        return {"mean": cell.mean, "std": cell.std, **{name: value for name, value in more.items() if value}}
+        # A published 0.0 is a number, unlike the defaults.
+        told = {name: value for name, value in more.items() if value or (name == "paper" and value is not None)}
+        return {"mean": cell.mean, "std": cell.std, **told}
 
     rows = [dict(zip(table.columns, map(plain, row), strict=True)) for row in table.rows]
     return json.dumps({"caption": table.caption, "rows": rows, "notes": list(table.notes)}, indent=1)

@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from softmask.errors import ConfigError, SoftmaskError, UnknownName, nearest
-from softmask.experiments.sequences import SequenceFacts, sequence_facts
-from softmask.experiments.sequences.catalogue import SEQUENCES
-from softmask.learning.method_registry import METHODS
+from softmask.experiments.sequences import SEQUENCES, SequenceFacts, sequence_facts
+from softmask.learning.registry import METHODS
 from softmask.learning.scenario import NetworkConfig
 from softmask.learning.seeds import Seeds
-from softmask.learning.settings import omit_new_defaults
+from softmask.learning.settings import omit_new_defaults, refuse_unknown, validated
 from softmask.learning.task import TaskSequence
 from softmask.learning.training import PRESETS, Training
-from softmask.learning.validation import refuse_unknown, validated
 
 SECTION_TYPES: dict[str, type] = {"training": Training, "network": NetworkConfig, "seeds": Seeds}
 SECTIONS = ("training", "network", "settings", "seeds")

@@ -23,12 +23,11 @@ from softmask.experiments.runs.grid import Cell
 from softmask.experiments.runs.run import build, load
 from softmask.experiments.runs.store import RunWriter, Store
 from softmask.experiments.sequences import sequence_facts
-from softmask.learning.device import CPU, exact, random_apart
+from softmask.learning.device import CPU, exact, forget_peak, peak_memory, random_apart
 from softmask.learning.fit import DivergedError
-from softmask.learning.memory_use import forget_peak, peak_memory
 from softmask.learning.method import Cost, Method
-from softmask.learning.method_registry import METHODS
 from softmask.learning.protocol import learn_sequence
+from softmask.learning.registry import METHODS
 from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import Batches, Task, TaskSequence
@@ -73,7 +72,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the last of a few short tasks took, in seconds and bytes."""
+    """Cost of the last of a few short tasks, in seconds and bytes."""
 
     task: int
     """Counted from 1."""
@@ -139,7 +138,7 @@ class _Plan:
         seconds += slower * found.evaluation * evaluated + found.event * events
         seconds += found.saving * len(stages) * (epochs + 1)
         growth = 0
-        if self.cost.kept_copies or len(stages) == 1:  # else there is room for all tasks from the start
+        if self.cost.kept_copies or len(stages) == 1:  # else all tasks have their memory from the start
             growth = max(0, int(self.network + self.cost.kept_copies * self.copy) - found.kept_bytes)
         kept, lines = found.kept_bytes + growth, events * found.line_bytes
         return Forecast(
@@ -273,7 +272,7 @@ class GridForecast:
     unknown: dict[str, str]
     """Sequences that could not be measured, and why."""
     notes: dict[str, str]
-    """What grows with the number of tasks, by method."""
+    """Costs that grow with the number of tasks, by method."""
 
     def lines(self) -> list[str]:
         """One for each method and sequence, then the sums."""

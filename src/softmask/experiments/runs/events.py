@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from softmask.storage.plain import parse_json
+from softmask.storage.reading import parse_json
 
 Event = dict[str, Any]
 

@@ -12,13 +12,12 @@ from typing import Any, Literal
 
 from softmask.errors import SoftmaskError
 from softmask.experiments.executors import WORKER_DIED, Executor, Outcome
-from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.paper import paper_tables
 from softmask.experiments.runs.config import RunConfig, make_config
-from softmask.experiments.runs.data_check import ChangedData, TaskNames, settle
-from softmask.experiments.runs.provenance import warn_if_code_changed
+from softmask.experiments.runs.data_check import ChangedData, TaskNames, settle, warn_if_code_changed
 from softmask.experiments.runs.run import release_dead_lease, run
 from softmask.experiments.runs.store import Index, Listener, StaleDataError, Store, StoredRun
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 from softmask.learning.seeds import Seeds
 from softmask.storage.lease import FolderBusyError
 

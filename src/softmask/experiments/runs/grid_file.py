@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from softmask.errors import ConfigError, nearest
-from softmask.storage.plain import MEBIBYTE, read_plain
+from softmask.errors import ConfigError
+from softmask.learning.settings import validated
+from softmask.storage.reading import MEBIBYTE, read_plain
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -62,13 +63,18 @@ def read_grid_file(path: Path) -> GridFile:
     content = _read(path)
     if not isinstance(content, Mapping):
         raise ConfigError(f"{path}: expected fields as in `methods = [...]`, not {type(content).__name__}")
-    known = [each.name for each in fields(GridFile)]
-    for name in content:
-        if name not in known:
-            raise ConfigError(
-                f"{path}: there is no field {name!r}{nearest(str(name), known)} (known: {', '.join(known)})"
-            )
-    return GridFile(**{name: _field(path, name, value) for name, value in content.items()})
+    raw = dict(content)
+    for name, value in raw.items():
+        if isinstance(value, list) and not value:
+            raise ConfigError(f"{path}: {name} is empty: leave it out, or name at least one")
+        if name == "seeds" and isinstance(value, str):
+            raw[name] = parse_seeds(value)
+        elif name == "set" and isinstance(value, Mapping):
+            raw[name] = flat(value)
+        elif name in ("method", "sequence") and isinstance(value, Mapping):
+            raw[name] = {key: flat(one) if isinstance(one, Mapping) else one for key, one in value.items()}
+    found: GridFile = validated(GridFile, raw, str(path))
+    return found
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -126,34 +132,6 @@ def _first_line(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
 
 
-def _field(path: Path, name: str, value: Any) -> Any:
-    """Checked, and in the form that a GridFile has."""
-    if isinstance(value, list) and not value:
-        raise ConfigError(f"{path}: {name} is empty: leave it out, or name at least one")
-    if name in ("methods", "sequences") and isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return value
-    if name == "seeds":
-        if isinstance(value, str):
-            return parse_seeds(value)
-        if isinstance(value, list) and all(type(one) is int and abs(one) < 10**MOST_DIGITS for one in value):
-            return value
-    if name in ("preset", "settings") and isinstance(value, str):
-        return value
-    if name == "tasks" and type(value) is int and abs(value) < 10**MOST_DIGITS:
-        return value
-    if name == "paper" and isinstance(value, bool):
-        return value
-    if name == "set" and isinstance(value, Mapping):
-        return _flat(value)
-    if (
-        name in ("method", "sequence")
-        and isinstance(value, Mapping)
-        and all(isinstance(one, Mapping) for one in value.values())
-    ):
-        return {str(one): _flat(changes) for one, changes in value.items()}
-    raise ConfigError(f"{path}: {name} cannot be {_shown(value)}")
-
-
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
@@ -162,12 +140,12 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
-    """`network = {width = 1}` and `"network.width" = 1` are the same."""
+def flat(table: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
+    """Without nesting: `network = {width = 1}` and `"network.width" = 1` are the same."""
     found: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}.{key}": one for key, one in _flat(value).items()}
+            found |= {f"{name}{separator}{inner}": each for inner, each in flat(value, separator).items()}
         else:
             found[str(name)] = value
     return found

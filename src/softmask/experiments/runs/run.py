@@ -1,4 +1,4 @@
-"""From a config to results: the one function that runs a method on a sequence."""
+"""From a config to results: the one function that runs a method on a sequence, and the method after some tasks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ import torch
 
 from softmask.errors import ConfigError, SoftmaskError
 from softmask.experiments.runs.config import RunConfig
-from softmask.experiments.runs.data_check import ChangedData, settle
+from softmask.experiments.runs.data_check import ChangedData, circumstances, code_facts, settle, warn_if_code_changed
 from softmask.experiments.runs.events import digest_of_names
-from softmask.experiments.runs.provenance import circumstances, code_facts, warn_if_code_changed
 from softmask.experiments.runs.store import Listener, RunWriter, Store, StoredRun
 from softmask.experiments.sequences import load_sequence
-from softmask.learning.device import device_facts, exact, find_device, require_begun_here
+from softmask.learning.device import device_facts, exact, find_device, forget_peak, require_begun_here
 from softmask.learning.fit import DivergedError, Fit
-from softmask.learning.memory_use import forget_peak
 from softmask.learning.method import Method
-from softmask.learning.method_registry import METHODS
 from softmask.learning.protocol import learn_sequence
+from softmask.learning.registry import METHODS
 from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
 from softmask.learning.task import Task, TaskSequence
@@ -143,3 +141,20 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def load_from_checkpoint(run: StoredRun, learned: int, data: Path | None) -> tuple[Method, TaskSequence]:
+    """The method after `learned` tasks, in eval mode, and its sequence. 0: the initial weights."""
+    sequence = load(run.config, data)
+    method = build(run.config, sequence)
+    if learned:
+        require_checkpoint(run, learned)
+        method.load_state_dict(run.checkpoint(learned - 1))
+    return method.eval(), sequence
+
+
+def require_checkpoint(run: StoredRun, learned: int) -> None:
+    if not (run.path / "checkpoints" / f"{learned - 1:03}.safetensors").exists():
+        raise SoftmaskError(
+            f"{run.path} has no checkpoint of task {learned}: run it with `--keep all` into another `--store`"
+        )

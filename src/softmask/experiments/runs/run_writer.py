@@ -16,7 +16,7 @@ from softmask.experiments.runs.config import RunConfig
 from softmask.experiments.runs.events import digest_of_lines
 from softmask.experiments.runs.stored_run import FORMAT, MOST_EVENTS, StoredRun, StoreError
 from softmask.storage.lease import Lease, opened_if_plain
-from softmask.storage.plain import read_plain
+from softmask.storage.reading import read_plain
 from softmask.storage.state_file import StateFileError, read_state, write_json, write_state
 
 Listener = Callable[[dict[str, Any]], None]

@@ -13,7 +13,7 @@ from typing import Any
 
 from softmask.errors import ConfigError
 from softmask.experiments.runs.config import RunConfig, make_config
-from softmask.learning.method_registry import METHODS
+from softmask.learning.registry import METHODS
 
 # The paper searches both rates but gives no ranges; all values that its authors published lie in this one.
 DROPOUT = {"network.drop1": (0.0, 0.5), "network.drop2": (0.0, 0.5)}

@@ -12,18 +12,17 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from softmask.errors import ConfigError
-from softmask.experiments.paper.published import paper_tables
+from softmask.experiments.paper import paper_tables
 from softmask.experiments.runs.config import make_config
-from softmask.experiments.sequences import sequence_facts
-from softmask.experiments.sequences.catalogue import SEQUENCES
-from softmask.learning.method_registry import METHODS
-from softmask.storage.plain import MEBIBYTE, parse_json, read_plain
+from softmask.experiments.sequences import SEQUENCES, sequence_facts
+from softmask.learning.registry import METHODS
+from softmask.learning.settings import validated
+from softmask.storage.reading import MEBIBYTE, parse_json, read_plain
 from softmask.storage.state_file import write_json
 
 FORMAT = 1
@@ -94,30 +93,14 @@ def read_settings(path: Path) -> FoundSettings:
         raise ConfigError(f"there is no settings file {path}: `softmask search` writes one") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path} as JSON: {error}") from None
-    found = FoundSettings(**_checked(content, path))
-    found.check(str(path))
-    return found
-
-
-def _checked(content: Any, path: Path) -> dict[str, Any]:
-    """The fields of the file, each of the right kind."""
-    version = content.get("format") if isinstance(content, Mapping) else None
+    version = content.pop("format", None) if isinstance(content, dict) else None
     if version != FORMAT:
         raise ConfigError(
             f"{path} is not a settings file, which has '\"format\": {FORMAT}': `softmask search` writes one"
         )
-    raw = {name: value for name, value in content.items() if name != "format"}
-    known = [each.name for each in dataclasses.fields(FoundSettings)]
-    for name in raw:
-        if name not in known:
-            raise ConfigError(f"{path}: there is no field {name!r} (known: {', '.join(known)})")
-    for name in ("method", "sequence"):
-        if not isinstance(raw.get(name), str):
-            raise ConfigError(f"{path}: {name} must be a name, not {raw.get(name)!r}")
-    for name in (*SECTIONS, "found"):
-        if not isinstance(raw.get(name, {}), dict):
-            raise ConfigError(f"{path}: {name} must be an object, not {raw[name]!r}")
-    return raw
+    found: FoundSettings = validated(FoundSettings, content, str(path))
+    found.check(str(path))
+    return found
 
 
 def _published(method: str, sequence: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from softmask.experiments.runs.stored_run import StaleDataError, StoredRun, Stor
 from softmask.experiments.sequences.cache import cache_folder
 from softmask.learning.seeds import Seeds
 from softmask.storage.lease import Lease
-from softmask.storage.plain import MEBIBYTE, parse_json, read_plain
+from softmask.storage.reading import MEBIBYTE, parse_json, read_plain
 
 __all__ = ["Listener", "RunWriter", "StaleDataError", "Store", "StoreError", "StoredRun"]
 

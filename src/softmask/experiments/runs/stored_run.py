@@ -18,7 +18,7 @@ from softmask.errors import SoftmaskError
 from softmask.experiments.metrics import average_accuracy
 from softmask.experiments.runs.config import RunConfig, read_config
 from softmask.experiments.runs.events import Event, digest_of_names, once, read_events
-from softmask.storage.plain import MEBIBYTE, parse_json, read_plain
+from softmask.storage.reading import MEBIBYTE, parse_json, read_plain
 from softmask.storage.state_file import StateFileError, read_state
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from softmask.errors import SoftmaskError
 from softmask.experiments.runs.search_space import Range
-from softmask.storage.plain import parse_json
+from softmask.storage.reading import parse_json
 
 Ended = Literal["complete", "pruned", "failed", "running"]
 STATES: dict[TrialState, Ended] = {

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 
 from softmask.errors import DataError, problems_in
-from softmask.experiments.paper.published import paper_tables
-from softmask.experiments.sequences.catalogue import SEQUENCES, load_sequence, sequence_facts
+from softmask.experiments.paper import paper_tables
+from softmask.experiments.sequences import SEQUENCES, load_sequence, sequence_facts
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
 

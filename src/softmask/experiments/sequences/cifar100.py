@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from softmask.errors import DataError
+from softmask.experiments.sequences import Download, Source, sequence
 from softmask.experiments.sequences.array_files import read_dictionary
 from softmask.experiments.sequences.cache import Facts, cached
-from softmask.experiments.sequences.catalogue import Download, Source, sequence
 from softmask.images.labelled import COLOUR, Counts, LabelledImages
 from softmask.images.splitting import split_by_class
 from softmask.learning.seeds import Seeds

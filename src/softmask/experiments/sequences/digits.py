@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from softmask.experiments.sequences.catalogue import sequence
+from softmask.experiments.sequences import sequence
 from softmask.images.labelled import LabelledImages
 from softmask.images.splitting import divide, split_by_class, split_by_view
 from softmask.learning.seeds import Seeds

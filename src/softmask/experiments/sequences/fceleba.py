@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from softmask.errors import DataError, Problems
+from softmask.experiments.sequences import Source, sequence
 from softmask.experiments.sequences.cache import Facts, cached
-from softmask.experiments.sequences.catalogue import Source, sequence
 from softmask.experiments.sequences.leaf import (
     LeafFile,
     LeafUser,

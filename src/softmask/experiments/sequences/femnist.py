@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from softmask.errors import DataError, Problems
+from softmask.experiments.sequences import Source, sequence
 from softmask.experiments.sequences.cache import Facts, Stored, cached
-from softmask.experiments.sequences.catalogue import Source, sequence
 from softmask.experiments.sequences.leaf import (
     LeafFile,
     LeafUser,

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from softmask.errors import DataError
-from softmask.experiments.sequences.catalogue import Download
+from softmask.experiments.sequences import Download
 
 CHUNK = 1 << 16
 STALLED = 30.0

@@ -15,10 +15,19 @@ from typing import NamedTuple
 import numpy as np
 
 from softmask.errors import DataError, Problems
+from softmask.experiments.sequences import SEQUENCES, Loader, SequenceFacts
 from softmask.experiments.sequences.cache import Facts, Stored, cached
-from softmask.experiments.sequences.catalogue import SEQUENCES, Loader, SequenceFacts
-from softmask.images.decoding import SIDE, any_kind, decode_all, read_image
-from softmask.images.folders import PARTS, folders_in, images_below, is_divided, require_parts_only
+from softmask.images.decoding import (
+    PARTS,
+    SIDE,
+    any_kind,
+    decode_all,
+    folders_in,
+    images_below,
+    is_divided,
+    read_image,
+    require_parts_only,
+)
 from softmask.images.labelled import COLOUR, LabelledImages, content_id
 from softmask.images.splitting import Given, split_as_given
 from softmask.learning.seeds import Seeds

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from softmask.errors import DataError, Problems
+from softmask.experiments.sequences import Source, sequence
 from softmask.experiments.sequences.array_files import read_dictionary, read_npz
 from softmask.experiments.sequences.cache import Facts, cached
-from softmask.experiments.sequences.catalogue import Source, sequence
 from softmask.images.labelled import COLOUR, Counts, LabelledImages
 from softmask.images.splitting import draw_by_class
 from softmask.learning.seeds import Seeds

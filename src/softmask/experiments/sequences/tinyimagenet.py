@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from softmask.errors import DataError, Problems
+from softmask.experiments.sequences import Download, Source, sequence
 from softmask.experiments.sequences.cache import Facts, cached
-from softmask.experiments.sequences.catalogue import Download, Source, sequence
 from softmask.images.decoding import JPEG, SIDE, decode_all, read_image
 from softmask.images.labelled import COLOUR, Counts, LabelledImages
 from softmask.images.splitting import split_by_class

@@ -52,9 +52,9 @@ function tooltip(plot) {
         return line;
       }));
       tip.hidden = false;
-      const room = plot.clientWidth - tip.offsetWidth;
-      const left = x + 14 > room ? x - tip.offsetWidth - 14 : x + 14;
-      tip.style.left = `${Math.max(0, Math.min(left, Math.max(0, room)))}px`;
+      const space = plot.clientWidth - tip.offsetWidth;
+      const left = x + 14 > space ? x - tip.offsetWidth - 14 : x + 14;
+      tip.style.left = `${Math.max(0, Math.min(left, Math.max(0, space)))}px`;
       tip.style.top = `${Math.max(0, y - tip.offsetHeight / 2)}px`;
     },
     hide() { tip.hidden = true; },

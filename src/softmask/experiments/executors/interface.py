@@ -1,4 +1,4 @@
-"""The interface of all executors: a function and items go in, outcomes come out."""
+"""The interface of all executors: a function and items go in, outcomes come out. The plainest of them, in series."""
 
 from __future__ import annotations
 
@@ -57,3 +57,13 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, SoftmaskError) and str(error):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+@dataclass(frozen=True)
+class SerialExecutor:
+    """The plainest executor, and what the others must agree with."""
+
+    jobs: int = 1
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Outcome[Item, Result]]:
+        return (attempt(function, item) for item in items)
