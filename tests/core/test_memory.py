@@ -68,7 +68,13 @@ def test_a_few_copies_whatever_the_number_of_heads(kind: Any, monkeypatch: pytes
     monkeypatch.setattr(cross_head, "SMALL", 0)  # a backbone as small as this one may take more
     few, many = extra_copies(kind, 4), extra_copies(kind, 24)
     assert many < few + 0.3
-    assert 3 < many < 6.5
+    assert 3 < many < 5.5
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, Roundabout])
+def test_without_old_heads_one_sum_of_gradients(kind: Any) -> None:
+    """And the new importance, which takes the place of the old one. The rest is work on a single layer."""
+    assert extra_copies(kind, 0) < 2.3
 
 
 def step_copies(make: Any, scale: Any, precision: Any, threshold: float | None = None) -> tuple[float, float]:

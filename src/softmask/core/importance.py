@@ -35,8 +35,8 @@ Batches = Iterable[tuple[Any, Any]]
 Loss = Callable[[Any, Any], Tensor]
 Head = Callable[[Any], Tensor]
 
-# Two accumulated gradients and a fresh one are three copies of the backbone. More heads at once would save little: a
-# backward pass costs twice as much as the forward pass that they share.
+# Two accumulated gradients are two copies of the backbone. More heads at once would save little: a backward pass costs
+# twice as much as the forward pass that they share.
 HEADS_AT_ONCE = 2
 
 
@@ -126,10 +126,7 @@ def fisher_importance(backbone: nn.Module, batches: Batches, loss: Loss) -> dict
         samples = full_batch = 0
         for x, y in batches:
             full_batch, samples = max(full_batch, len(y)), samples + len(y)
-            for square, gradient in zip(squares.values(), _gradients(loss(x, y), parameters), strict=True):
-                if gradient is not None:
-                    gradient = gradient.to_dense() if gradient.is_sparse else gradient
-                    square.addcmul_(gradient, gradient)
+            _each_gradient(loss(x, y), parameters, partial(_add_square_to, squares))
         device = _device(parameters)
         total, largest = torch.tensor([float(samples)], device=device), torch.tensor([float(full_batch)], device=device)
         _sum_over_processes(total)
@@ -188,10 +185,7 @@ def _summed_gradients(
     for x, y in batches:
         samples += _count_samples(x)
         for index, loss in enumerate(losses_of(x, y)):
-            gradients = _gradients(loss, parameters, retain_graph=index < count - 1)
-            for total, gradient in zip(sums[index].values(), gradients, strict=True):
-                if gradient is not None:
-                    total.add_(gradient)
+            _each_gradient(loss, parameters, partial(_add_to, sums[index]), retain_graph=index < count - 1)
     _sum_over_processes(samples)
     _require_samples(samples)
     for total in (total for gradients in sums for total in gradients.values()):
@@ -212,14 +206,43 @@ def _require_samples(count: Tensor) -> None:
         raise ValueError("the batches have no samples: importance needs at least one")
 
 
-def _gradients(
-    loss: Tensor, parameters: dict[str, nn.Parameter], retain_graph: bool = False
-) -> Sequence[Tensor | None]:
+def _each_gradient(
+    loss: Tensor, parameters: dict[str, nn.Parameter], take: Callable[[str, Tensor], Any], retain_graph: bool = False
+) -> None:
+    """Calls `take` with each gradient as soon as it is there and lets it go: together they would be a copy more."""
     if not loss.requires_grad or not parameters:  # the loss does not depend on the backbone
-        return [None] * len(parameters)
+        return
     if any_sharded(parameters.values()) or _is_checkpointed(loss):
-        return gradients_by_backward(loss, parameters.values(), retain_graph)
-    return torch.autograd.grad(loss, list(parameters.values()), retain_graph=retain_graph, allow_unused=True)
+        for name, gradient in zip(
+            parameters, gradients_by_backward(loss, parameters.values(), retain_graph), strict=True
+        ):
+            if gradient is not None:
+                take(name, gradient)
+        return
+
+    def taking(name: str) -> Callable[[Tensor], Tensor | None]:
+        def hook(gradient: Tensor) -> Tensor | None:
+            take(name, gradient)
+            # What `grad` returns in its place takes no memory.
+            return None if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)
+
+        return hook
+
+    hooks = [parameter.register_hook(taking(name)) for name, parameter in parameters.items()]
+    try:
+        torch.autograd.grad(loss, list(parameters.values()), retain_graph=retain_graph, allow_unused=True)
+    finally:
+        for each in hooks:
+            each.remove()
+
+
+def _add_to(totals: Mapping[str, Tensor], name: str, gradient: Tensor) -> None:
+    totals[name].add_(gradient)
+
+
+def _add_square_to(squares: Mapping[str, Tensor], name: str, gradient: Tensor) -> None:
+    gradient = gradient.to_dense() if gradient.is_sparse else gradient
+    squares[name].addcmul_(gradient, gradient)
 
 
 def _is_checkpointed(loss: Tensor) -> bool:
