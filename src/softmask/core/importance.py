@@ -61,12 +61,36 @@ def task_importance(
     previous_heads: Sequence[Head] = (),
     loss: Callable[[Tensor, Any], Tensor] = F.cross_entropy,
 ) -> TaskImportance:
-    """Eq. 1-4 on a task's `(x, y)` batches. `SoftMask.consolidate` and the benchmark's SPG both measure here."""
+    """Eq. 1-4 on a task's `(x, y)` batches, with both parts of eq. 4 apart: what the benchmark's SPG measures."""
+    own, batches = _own_importance(backbone, batches, head, previous_heads, loss)
+    return TaskImportance(own, cross_head_importance(backbone, batches, previous_heads))
+
+
+def combined_importance(
+    backbone: nn.Module,
+    batches: Batches,
+    head: Head,
+    previous_heads: Sequence[Head] = (),
+    loss: Callable[[Tensor, Any], Tensor] = F.cross_entropy,
+) -> dict[str, Tensor]:
+    """`task_importance(...).combine_()`, in a copy of the backbone less: what `SoftMask.consolidate` measures."""
+    importance, batches = _own_importance(backbone, batches, head, previous_heads, loss)
+    _merge_cross_head_importance(importance, backbone, batches, previous_heads)
+    return importance
+
+
+def _own_importance(
+    backbone: nn.Module,
+    batches: Batches,
+    head: Head,
+    previous_heads: Sequence[Head],
+    loss: Callable[[Tensor, Any], Tensor],
+) -> tuple[dict[str, Tensor], Batches]:
+    """And batches that can be iterated again, which are made without touching the random state."""
     inner = unwrapped(backbone)
     with preserved_state(*modules_behind((head, *previous_heads, loss))):
         batches = repeatable(batches)
-        own = gradient_importance(backbone, batches, [lambda x, y: loss(head(inner(x)), y)])
-    return TaskImportance(own, cross_head_importance(backbone, batches, previous_heads))
+        return gradient_importance(backbone, batches, [lambda x, y: loss(head(inner(x)), y)]), batches
 
 
 def importance_of(gradient: Tensor) -> Tensor:
@@ -94,14 +118,23 @@ def cross_head_importance(backbone: nn.Module, batches: Batches, heads: Sequence
     Heads that share a forward pass share its draws of dropout: each sees the distribution that it would see alone. A
     chain of convolutional and linear layers takes a faster path with the same result.
     """
-    if not heads:
-        return {}
     importance: dict[str, Tensor] = {}
+    _merge_cross_head_importance(importance, backbone, batches, heads)
+    return importance
+
+
+def _merge_cross_head_importance(
+    importance: dict[str, Tensor], backbone: nn.Module, batches: Batches, heads: Sequence[Head]
+) -> None:
+    if not heads:
+        return
     with preserved_state(backbone, *modules_behind(heads)):
         batches, inner, parameters = repeatable(batches), unwrapped(backbone), named_trainable(backbone)
         fast = fast_cross_head_importance(inner, parameters, batches, heads, _sum_over_processes)
         if fast is not None:
-            return fast
+            for name in list(fast):
+                _merge(importance, name, fast.pop(name))
+            return
         # Sharded parameters are gathered for one backward pass only.
         at_once = 1 if any_sharded(parameters.values()) else HEADS_AT_ONCE
         for start in range(0, len(heads), at_once):
@@ -109,7 +142,6 @@ def cross_head_importance(backbone: nn.Module, batches: Batches, heads: Sequence
             sums = _summed_gradients(parameters, batches, partial(_logit_sums, chunk, inner), len(chunk))
             for gradients in sums:
                 _merge_by_maximum(importance, gradients)
-    return importance
 
 
 def fisher_importance(backbone: nn.Module, batches: Batches, loss: Loss) -> dict[str, Tensor]:
@@ -264,8 +296,14 @@ def _merge_by_maximum(importance: dict[str, Tensor], gradients: dict[str, Tensor
     for name in list(gradients):
         gradient = gradients.pop(name)
         _require_finite(name, gradient)
-        new = importance_of(gradient)
-        importance[name] = torch.maximum(importance[name], new) if name in importance else new
+        _merge(importance, name, importance_of(gradient))
+
+
+def _merge(importance: dict[str, Tensor], name: str, new: Tensor) -> None:
+    if name in importance:
+        torch.maximum(local(importance[name]), local(new), out=local(importance[name]))
+    else:
+        importance[name] = new
 
 
 def _one_loss(loss: Loss, x: Any, y: Any) -> list[Tensor]:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from softmask.core.attachment import Attachment
 from softmask.core.compact import PRECISIONS, CompactImportance, Precision, decode
-from softmask.core.importance import Batches, task_importance
+from softmask.core.importance import Batches, combined_importance
 from softmask.core.moving import pieces
 from softmask.core.parameters import named_parameters, parameters_of, require_maskable, unwrapped
 from softmask.core.shards import local, reduce_over_shards, shard_of
@@ -203,7 +203,7 @@ class SoftMask:
         it with its own batches; all end with the same importance.
         """
         self.parameters()  # reports lost importance before the measurement, which takes long
-        self.update(task_importance(self.backbone, batches, head, tuple(previous_heads), loss).combine_())
+        self.update(combined_importance(self.backbone, batches, head, tuple(previous_heads), loss))
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -213,6 +213,7 @@ class SoftMask:
         _require_same(watched, importance)
         for name, new in importance.items():
             _require_in_range(name, new)
+        self._mean = None  # it holds on to what it was computed from, which is to be freed tensor by tensor
         for name, new in importance.items():
             old = self.importance[name]
             part = local(old).to(watched[name].device)  # the backbone may have been moved since

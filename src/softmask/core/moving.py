@@ -67,7 +67,7 @@ class MovingLayer:
                 to.copy_(kept)
             return
         # Outputs do not meet each other, but groups of a convolution are projected side by side.
-        at_once = max(1, MANY // self.layer.width) if self.layer.groups == 1 else len(new[0])
+        at_once = max(1, _at_once(new[0]) // self.layer.width) if self.layer.groups == 1 else len(new[0])
         for rows, kept_rows in zip(_rows(new, at_once), _rows(old, at_once), strict=True):
             self._project(rows, [_wide(kept) for kept in kept_rows])
 
