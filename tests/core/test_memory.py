@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from softmask import SoftMask
+from softmask import SoftMask, SubspaceMask
 from softmask.core import moving
 from softmask.kernels import cross_head
 from tests.core.examples import Roundabout
@@ -118,3 +118,14 @@ def test_an_optimizer_that_nobody_knows_needs_a_copy_of_everything() -> None:
     peak, after = step_copies(lambda p: Own(p, lr=0.1, foreach=False), "auto", "float32")
     assert 7.9 < peak < 9.1
     assert after == 0
+
+
+def test_measuring_directions_frees_layer_by_layer() -> None:
+    """New sums beside what is remembered, and work on one layer: not a further copy of all moments."""
+    backbone = nn.Sequential(*(nn.Linear(120, 120, bias=False) for _ in range(8)))
+    mask = SubspaceMask(backbone)
+    with Live() as live:
+        mask.consolidate([torch.randn(4, 120)])
+    size = 8 * 120 * 120
+    assert live.now < 8.2 * size
+    assert live.peak < 12 * size

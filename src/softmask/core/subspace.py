@@ -204,11 +204,12 @@ class SubspaceMask:
             inner.eval()
             for batch in batches:
                 _run(inner, batch)
-        moments = {name: sums[name].normalised() for name in sums}
+        self._made = {}  # projections that are made anew anyway; what is not needed any more goes, layer by layer
+        moments = {name: sums.pop(name).normalised() for name in list(sums)}
         _require_measured(moments)
         moments |= {name: torch.ones((), dtype=torch.float64) for name in self._entries if name in trainable}
-        for name, moment in moments.items():
-            self.used[name] = self._with_task(self.used.get(name), moment)
+        for name in list(moments):
+            self.used[name] = self._with_task(self.used.get(name), moments.pop(name))
 
     def free(self) -> dict[str, float]:
         """The share of each layer (and other parameter) in which it may still move, from 0 to 1."""
