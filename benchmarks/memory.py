@@ -1,14 +1,17 @@
 """What each protection adds to a loop: bytes per parameter at the peak of a step, and the time of a step.
 
 Bytes are those of torch's allocator, as its profiler sees them, in the third step of a second task; batches of one
-sample leave the memory to the parameters. Steps are timed with larger batches, all ways in turn.
+sample leave the memory to the parameters. Steps are timed with larger batches, all ways in turn, in time of the
+processor: one thread, so that what else runs on the machine matters little.
 """
 
 from __future__ import annotations
 
 import bisect
+import gc
 import itertools
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -28,6 +31,7 @@ OLD_HEADS = 3
 
 def peaks(make: Callable[[], Loop]) -> tuple[dict[str, int], Loop]:
     """The most bytes that are allocated at once in a step and in `consolidate`, with all that `make` left."""
+    gc.collect()  # what is freed inside would count as negative
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         loop = make()
         for _ in range(2):
@@ -80,7 +84,7 @@ def times() -> dict[str, dict[str, Timing]]:
         for optimizer in OPTIMIZERS:
             loops = {way: made(network, optimizer, way, SAMPLES) for way in WAYS}
             found[f"{network} {optimizer}"] = interleaved(
-                {way: loop.step for way, loop in loops.items()}, rounds=ROUNDS, warmups=1
+                {way: loop.step for way, loop in loops.items()}, rounds=ROUNDS, warmups=1, clock=time.process_time
             )
     return found
 

@@ -20,8 +20,6 @@ from .own_model import CLASSES, Transformer
 from .own_model import alexnet as alexnet_and_batch
 
 RANK, LORA_RANK = 32, 16
-MEASURED = 32
-"""Samples in a batch that a SubspaceMask looks at: enough to use every direction."""
 NETWORKS: dict[str, Callable[[], tuple[nn.Module, int]]] = {
     "AlexNet": lambda: alexnet_and_batch()[:2],
     "transformer": lambda: (Transformer(), 384),
@@ -120,7 +118,9 @@ def made(network: str, optimizer: str, way: str, samples: int, dtype: torch.dtyp
     if isinstance(mask, SoftMask):
         mask.update({name: torch.rand(p.shape) for name, p in mask.parameters().items()})
     elif mask is not None:
-        mask.consolidate(_batch(network, MEASURED, dtype) for _ in range(4))
+        mask.consolidate(batches)
+        state = mask.state_dict()
+        mask.load_state_dict({**state, "used": {name: _spread(used) for name, used in state["used"].items()}})
     if mask is not None:
         mask.attach(made)
     return Loop(backbone, head, made, batches, mask, _keep(backbone, old, made, batches, way))
@@ -141,6 +141,13 @@ def _mask(backbone: nn.Module, way: str) -> SoftMask | SubspaceMask | None:
     if kind == "SubspaceMask":
         return SubspaceMask(backbone, rank=RANK if how else None)
     return None
+
+
+def _spread(used: Tensor) -> Tensor:
+    """As after many samples: every direction of which there is a place is in use."""
+    if used.dim() < 3:
+        return used
+    return used + (0.01 * torch.eye(used.shape[1]) if used.shape[1] == used.shape[2] else torch.randn(used.shape))
 
 
 def _keep(

@@ -66,10 +66,14 @@ class MovingLayer:
             for to, kept in zip(new, old, strict=True):
                 to.copy_(kept)
             return
-        # Outputs do not meet each other, but groups of a convolution are projected side by side.
-        at_once = max(1, _at_once(new[0]) // self.layer.width) if self.layer.groups == 1 else len(new[0])
-        for rows, kept_rows in zip(_rows(new, at_once), _rows(old, at_once), strict=True):
+        for rows, kept_rows in zip(self._blocks(new), self._blocks(old), strict=True):
             self._project(rows, [_wide(kept) for kept in kept_rows])
+
+    def _blocks(self, tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+        """Some outputs at a time: they do not meet. Groups of a convolution are projected side by side, as a whole."""
+        outputs = len(tensors[0])
+        some = max(1, _at_once(tensors[0]) // self.layer.width) if self.layer.groups == 1 else outputs
+        return zip(*(tensor.split(some) for tensor in tensors), strict=True)
 
     def _project(self, new: Sequence[Tensor], old: Sequence[Tensor]) -> None:
         changes = [_wide(to) - kept for to, kept in zip(new, old, strict=True)]
@@ -78,8 +82,9 @@ class MovingLayer:
 
     def project_gradient(self) -> None:
         gradients = [self.layer.outputs_first(p.grad) for p in self.parameters if p.grad is not None]
-        for to, change in zip(gradients, self._projected([_wide(g) for g in gradients]), strict=True):
-            to.copy_(change.reshape(to.shape))
+        for rows in self._blocks(gradients):
+            for to, change in zip(rows, self._projected([_wide(g) for g in rows]), strict=True):
+                to.copy_(change.reshape(to.shape))
 
     def _projected(self, changes: Sequence[Tensor]) -> Sequence[Tensor]:
         with torch.autocast(changes[0].device.type, enabled=False):  # a step may be taken inside one
@@ -106,7 +111,7 @@ class MovingEntries:
                 _keep(some, kept, self.taken)
             return
         at_once = max(1, _at_once(new) // max(1, new[0].numel()))
-        for rows, kept_rows, taken in _rows([new, old, self.taken], at_once):
+        for rows, kept_rows, taken in zip(*(t.split(at_once) for t in (new, old, self.taken)), strict=True):
             _keep(rows, kept_rows, taken)
 
     def project_gradient(self) -> None:
@@ -160,10 +165,6 @@ def _keep(new: Tensor, old: Tensor, share: Tensor | float) -> None:
         new.lerp_(old, share if isinstance(share, float) else share.to(new.dtype))
     else:  # in half precision a share would round to 1 and block what may still move
         new.copy_(new.float().lerp_(old.float(), share))
-
-
-def _rows(tensors: Sequence[Tensor], at_once: int) -> Iterator[tuple[Tensor, ...]]:
-    return zip(*(tensor.split(at_once) for tensor in tensors), strict=True)
 
 
 def _wide(tensor: Tensor) -> Tensor:
