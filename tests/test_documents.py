@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from benchmarks import memory_report
 
 from softmask.cli import VERBS, load_verb
 from softmask.experiments.sequences import SEQUENCES
@@ -60,3 +61,8 @@ def test_images_and_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
             if "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name} points to {target}"
+
+
+def test_tables_of_costs_are_those_of_the_benchmark() -> None:
+    text = memory_report.PAGE.read_text()
+    assert memory_report.tables_in(text, memory_report.load()) == text

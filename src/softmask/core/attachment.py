@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from softmask.core.in_turn import InTurn, moves_one_by_one
+from softmask.core.moving import Moving, MovingEntries, MovingSoftly, Remembered
 from softmask.core.parameters import require_maskable
 from softmask.core.shards import local
 
@@ -52,8 +54,7 @@ def _usable(gradient: Tensor | None) -> bool:
 class MaskedSteps:
     """A handle on an optimizer whose steps are masked: a context manager with `remove()`.
 
-    A mask of its own kind says in `_remember` what it needs of the weights before a step, and in `_mask_update` what
-    becomes of the step that was taken.
+    A mask of its own kind says in `_moving` what a step moves that it has a say in.
     """
 
     def __init__(self, mask: Mask, optimizer: Optimizer, head: Sequence[nn.Parameter], scale: str) -> None:
@@ -72,7 +73,8 @@ class MaskedSteps:
         require_maskable({f"head parameter {index}": parameter for index, parameter in enumerate(head)})
         self.mask, self.optimizer, self.head, self.scale = mask, optimizer, list(head), scale
         self._outermost: FrameType | None = None
-        self._stepped = self._remembers = False
+        self._stepped = False
+        self._remembered: Remembered | InTurn | None = None
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -116,17 +118,15 @@ class MaskedSteps:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._inside_a_step():
             return None
-        self._stepped, self._remembers = True, False
+        self._stepped, self._remembered = True, None
         if not self._scales_gradients():
-            self._remember()
-            self._remembers = True
-            return None
+            return self._remember(optimizer, args, kwargs)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self.mask.scale_gradients(held_by(optimizer), self.head)
             return None
         # The closure makes the gradients, so they are scaled right after it.
-        return (optimizer, self._masked(closure), *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
+        return (args[0], self._masked(closure), *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
 
     def _after_step(self, *_: object) -> None:
         if not torch.compiler.is_compiling():
@@ -135,11 +135,24 @@ class MaskedSteps:
             self._outermost = None
         self._mask_remembered()
 
+    def _remember(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The values before the step: of a part of the parameters at a time, where the optimizer allows it."""
+        moving = self._moving()
+        if not moving:
+            return None
+        if torch.compiler.is_compiling() or not moves_one_by_one(optimizer):
+            self._remembered = Remembered(moving)
+            return None
+        # Masks on the same optimizer share the parts, and mask each in the order in which they were attached.
+        in_turn = args[0] if isinstance(args[0], InTurn) else InTurn(optimizer)
+        in_turn.moving += moving
+        self._remembered = in_turn
+        return (in_turn, *args[1:]), kwargs
+
     def _mask_remembered(self) -> None:
-        if self._remembers:
-            self._remembers = False
-            with torch.no_grad():
-                self._mask_update()
+        if self._remembered is not None:
+            self._remembered.mask_update()
+            self._remembered = None
 
     def _guarded_step(self) -> Any:
         """The optimizer's `step`; one that raises half-way is masked at once, since no post hook follows it."""
@@ -157,10 +170,7 @@ class MaskedSteps:
 
         return MethodType(step, self.optimizer)  # schedulers expect a bound method
 
-    def _remember(self) -> None:
-        raise NotImplementedError
-
-    def _mask_update(self) -> None:
+    def _moving(self) -> Sequence[Moving]:
         raise NotImplementedError
 
     def _inside_a_step(self) -> bool:
@@ -200,34 +210,15 @@ class Attachment(MaskedSteps):
 
     mask: SoftMask
 
-    def __init__(self, mask: SoftMask, optimizer: Optimizer, head: Sequence[nn.Parameter], scale: str) -> None:
-        super().__init__(mask, optimizer, head, scale)
-        self._before: list[tuple[nn.Parameter, Tensor, str | float]] = []
-
-    def _remember(self) -> None:
-        self._before = []
+    def _moving(self) -> Sequence[Moving]:
         if self.mask.mean() == 0:
-            return  # the first task is free
-        watched = self.mask.parameters()
+            return []  # the first task is free
+        watched, stored = self.mask.parameters(), self.mask.stored
         own = {id(parameter) for parameter in watched.values()}
         # An optimizer moves whatever it holds a gradient of, though it may not require one any more.
         held = held_by(self.optimizer)
-        scaled: list[tuple[nn.Parameter, str | float]] = [(p, name) for name, p in watched.items()]
-        scaled += [(p, self.mask.mean()) for p in self.head if id(p) not in own]
-        self._before = [(p, p.detach().clone(), which) for p, which in scaled if id(p) in held]
-
-    def _mask_update(self) -> None:
-        """What the optimizer did, scaled: new = old + (1 - importance) * (stepped - old)."""
-        for whole, remembered, which in self._before:
-            importance = which if isinstance(which, float) else self._mask_of(which, whole)
-            parameter, before = local(whole), local(remembered)
-            # lerp is exact at both ends: importance 0 keeps the step, importance 1 the old value, to the bit.
-            if parameter.dtype in (torch.float32, torch.float64):
-                weight = importance if isinstance(importance, float) else importance.to(parameter.dtype)
-                parameter.lerp_(before, weight)
-            else:  # a half-precision importance would round to 1 and block what may still move
-                parameter.copy_(parameter.float().lerp_(before.float(), importance))
-        self._before = []
-
-    def _mask_of(self, name: str, parameter: nn.Parameter) -> Tensor:
-        return local(self.mask.effective(self.mask.importance[name]).to(parameter.device))
+        of_backbone = [
+            MovingSoftly(p, stored[name], self.mask.effective) for name, p in watched.items() if id(p) in held
+        ]
+        of_head = [MovingEntries(p, self.mask.mean()) for p in self.head if id(p) in held and id(p) not in own]  # eq. 7
+        return [*of_backbone, *of_head]

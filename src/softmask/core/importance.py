@@ -35,8 +35,8 @@ Batches = Iterable[tuple[Any, Any]]
 Loss = Callable[[Any, Any], Tensor]
 Head = Callable[[Any], Tensor]
 
-# Two accumulated gradients and a fresh one are three copies of the backbone. More heads at once would save little: a
-# backward pass costs twice as much as the forward pass that they share.
+# Two accumulated gradients are two copies of the backbone. More heads at once would save little: a backward pass costs
+# twice as much as the forward pass that they share.
 HEADS_AT_ONCE = 2
 
 
@@ -61,12 +61,36 @@ def task_importance(
     previous_heads: Sequence[Head] = (),
     loss: Callable[[Tensor, Any], Tensor] = F.cross_entropy,
 ) -> TaskImportance:
-    """Eq. 1-4 on a task's `(x, y)` batches. `SoftMask.consolidate` and the benchmark's SPG both measure here."""
+    """Eq. 1-4 on a task's `(x, y)` batches, with both parts of eq. 4 apart: what the benchmark's SPG measures."""
+    own, batches = _own_importance(backbone, batches, head, previous_heads, loss)
+    return TaskImportance(own, cross_head_importance(backbone, batches, previous_heads))
+
+
+def combined_importance(
+    backbone: nn.Module,
+    batches: Batches,
+    head: Head,
+    previous_heads: Sequence[Head] = (),
+    loss: Callable[[Tensor, Any], Tensor] = F.cross_entropy,
+) -> dict[str, Tensor]:
+    """`task_importance(...).combine_()`, in a copy of the backbone less: what `SoftMask.consolidate` measures."""
+    importance, batches = _own_importance(backbone, batches, head, previous_heads, loss)
+    _merge_cross_head_importance(importance, backbone, batches, previous_heads)
+    return importance
+
+
+def _own_importance(
+    backbone: nn.Module,
+    batches: Batches,
+    head: Head,
+    previous_heads: Sequence[Head],
+    loss: Callable[[Tensor, Any], Tensor],
+) -> tuple[dict[str, Tensor], Batches]:
+    """And batches that can be iterated again, which are made without touching the random state."""
     inner = unwrapped(backbone)
     with preserved_state(*modules_behind((head, *previous_heads, loss))):
         batches = repeatable(batches)
-        own = gradient_importance(backbone, batches, [lambda x, y: loss(head(inner(x)), y)])
-    return TaskImportance(own, cross_head_importance(backbone, batches, previous_heads))
+        return gradient_importance(backbone, batches, [lambda x, y: loss(head(inner(x)), y)]), batches
 
 
 def importance_of(gradient: Tensor) -> Tensor:
@@ -94,14 +118,23 @@ def cross_head_importance(backbone: nn.Module, batches: Batches, heads: Sequence
     Heads that share a forward pass share its draws of dropout: each sees the distribution that it would see alone. A
     chain of convolutional and linear layers takes a faster path with the same result.
     """
-    if not heads:
-        return {}
     importance: dict[str, Tensor] = {}
+    _merge_cross_head_importance(importance, backbone, batches, heads)
+    return importance
+
+
+def _merge_cross_head_importance(
+    importance: dict[str, Tensor], backbone: nn.Module, batches: Batches, heads: Sequence[Head]
+) -> None:
+    if not heads:
+        return
     with preserved_state(backbone, *modules_behind(heads)):
         batches, inner, parameters = repeatable(batches), unwrapped(backbone), named_trainable(backbone)
         fast = fast_cross_head_importance(inner, parameters, batches, heads, _sum_over_processes)
         if fast is not None:
-            return fast
+            for name in list(fast):
+                _merge(importance, name, fast.pop(name))
+            return
         # Sharded parameters are gathered for one backward pass only.
         at_once = 1 if any_sharded(parameters.values()) else HEADS_AT_ONCE
         for start in range(0, len(heads), at_once):
@@ -109,7 +142,6 @@ def cross_head_importance(backbone: nn.Module, batches: Batches, heads: Sequence
             sums = _summed_gradients(parameters, batches, partial(_logit_sums, chunk, inner), len(chunk))
             for gradients in sums:
                 _merge_by_maximum(importance, gradients)
-    return importance
 
 
 def fisher_importance(backbone: nn.Module, batches: Batches, loss: Loss) -> dict[str, Tensor]:
@@ -126,10 +158,7 @@ def fisher_importance(backbone: nn.Module, batches: Batches, loss: Loss) -> dict
         samples = full_batch = 0
         for x, y in batches:
             full_batch, samples = max(full_batch, len(y)), samples + len(y)
-            for square, gradient in zip(squares.values(), _gradients(loss(x, y), parameters), strict=True):
-                if gradient is not None:
-                    gradient = gradient.to_dense() if gradient.is_sparse else gradient
-                    square.addcmul_(gradient, gradient)
+            _each_gradient(loss(x, y), parameters, partial(_add_square_to, squares))
         device = _device(parameters)
         total, largest = torch.tensor([float(samples)], device=device), torch.tensor([float(full_batch)], device=device)
         _sum_over_processes(total)
@@ -188,10 +217,7 @@ def _summed_gradients(
     for x, y in batches:
         samples += _count_samples(x)
         for index, loss in enumerate(losses_of(x, y)):
-            gradients = _gradients(loss, parameters, retain_graph=index < count - 1)
-            for total, gradient in zip(sums[index].values(), gradients, strict=True):
-                if gradient is not None:
-                    total.add_(gradient)
+            _each_gradient(loss, parameters, partial(_add_to, sums[index]), retain_graph=index < count - 1)
     _sum_over_processes(samples)
     _require_samples(samples)
     for total in (total for gradients in sums for total in gradients.values()):
@@ -212,14 +238,43 @@ def _require_samples(count: Tensor) -> None:
         raise ValueError("the batches have no samples: importance needs at least one")
 
 
-def _gradients(
-    loss: Tensor, parameters: dict[str, nn.Parameter], retain_graph: bool = False
-) -> Sequence[Tensor | None]:
+def _each_gradient(
+    loss: Tensor, parameters: dict[str, nn.Parameter], take: Callable[[str, Tensor], Any], retain_graph: bool = False
+) -> None:
+    """Calls `take` with each gradient as soon as it is there and lets it go: together they would be a copy more."""
     if not loss.requires_grad or not parameters:  # the loss does not depend on the backbone
-        return [None] * len(parameters)
+        return
     if any_sharded(parameters.values()) or _is_checkpointed(loss):
-        return gradients_by_backward(loss, parameters.values(), retain_graph)
-    return torch.autograd.grad(loss, list(parameters.values()), retain_graph=retain_graph, allow_unused=True)
+        for name, gradient in zip(
+            parameters, gradients_by_backward(loss, parameters.values(), retain_graph), strict=True
+        ):
+            if gradient is not None:
+                take(name, gradient)
+        return
+
+    def taking(name: str) -> Callable[[Tensor], Tensor | None]:
+        def hook(gradient: Tensor) -> Tensor | None:
+            take(name, gradient)
+            # What `grad` returns in its place takes no memory.
+            return None if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)
+
+        return hook
+
+    hooks = [parameter.register_hook(taking(name)) for name, parameter in parameters.items()]
+    try:
+        torch.autograd.grad(loss, list(parameters.values()), retain_graph=retain_graph, allow_unused=True)
+    finally:
+        for each in hooks:
+            each.remove()
+
+
+def _add_to(totals: Mapping[str, Tensor], name: str, gradient: Tensor) -> None:
+    totals[name].add_(gradient)
+
+
+def _add_square_to(squares: Mapping[str, Tensor], name: str, gradient: Tensor) -> None:
+    gradient = gradient.to_dense() if gradient.is_sparse else gradient
+    squares[name].addcmul_(gradient, gradient)
 
 
 def _is_checkpointed(loss: Tensor) -> bool:
@@ -241,8 +296,14 @@ def _merge_by_maximum(importance: dict[str, Tensor], gradients: dict[str, Tensor
     for name in list(gradients):
         gradient = gradients.pop(name)
         _require_finite(name, gradient)
-        new = importance_of(gradient)
-        importance[name] = torch.maximum(importance[name], new) if name in importance else new
+        _merge(importance, name, importance_of(gradient))
+
+
+def _merge(importance: dict[str, Tensor], name: str, new: Tensor) -> None:
+    if name in importance:
+        torch.maximum(local(importance[name]), local(new), out=local(importance[name]))
+    else:
+        importance[name] = new
 
 
 def _one_loss(loss: Loss, x: Any, y: Any) -> list[Tensor]:

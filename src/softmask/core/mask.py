@@ -19,9 +19,10 @@ from torch.optim import Optimizer
 
 from softmask.core.attachment import Attachment
 from softmask.core.compact import PRECISIONS, CompactImportance, Precision, decode
-from softmask.core.importance import Batches, task_importance
+from softmask.core.importance import Batches, combined_importance
+from softmask.core.moving import pieces
 from softmask.core.parameters import named_parameters, parameters_of, require_maskable, unwrapped
-from softmask.core.shards import is_sharded, local, reduce_over_shards, shard_of
+from softmask.core.shards import local, reduce_over_shards, shard_of
 from softmask.core.statistics import unprotected_statistics
 
 Head = nn.Module | Iterable[nn.Parameter]
@@ -49,7 +50,6 @@ class SoftMask:
         """Accumulated importance by parameter name, float32. Replaced, never changed in place, by `update`."""
         self.attached: WeakSet[Optimizer] = WeakSet()
         self._objects: dict[str, ReferenceType[nn.Parameter]] = {}
-        self._factors: dict[str, tuple[_CacheKey, Tensor]] = {}
         self._mean: tuple[_CacheKey, float] | None = None
         if not self.parameters():
             raise ValueError("the backbone has no parameter that requires grad: there is nothing to protect")
@@ -66,7 +66,7 @@ class SoftMask:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.backbone, self.threshold, self.importance = state["backbone"], state["threshold"], state["importance"]
-        self.attached, self._objects, self._factors, self._mean = WeakSet(), {}, {}, None
+        self.attached, self._objects, self._mean = WeakSet(), {}, None
 
     @property
     def threshold(self) -> float | None:
@@ -162,22 +162,32 @@ class SoftMask:
         watched = self.parameters()
         for name, parameter in watched.items():
             if parameter.grad is not None and id(parameter) in of:
-                parameter.grad = _scaled(parameter.grad, self.factor(name, parameter))  # eq. 6
+                self._scale(parameter, self.stored[name])
         own = {id(parameter) for parameter in watched.values()}
         for parameter in head:
             if parameter.grad is not None and id(parameter) in of and id(parameter) not in own:
                 parameter.grad.mul_(1 - self.mean())  # eq. 7
 
+    def _scale(self, parameter: nn.Parameter, stored: Tensor) -> None:
+        """Eq. 6. Factors are made for some entries at a time and not kept: they would take a copy of the backbone."""
+        gradient: Any = parameter.grad
+        if gradient.is_sparse:
+            # Not coalesced: summing repeated rows first would round differently than without a mask.
+            indices, coalesced = gradient._indices(), gradient.is_coalesced()
+            values = gradient._values() * self._factor(stored[tuple(indices.to(stored.device))], gradient)
+            parameter.grad = torch.sparse_coo_tensor(
+                indices, values, gradient.shape, check_invariants=False, is_coalesced=coalesced
+            )
+            return
+        for some, of_them in pieces(local(gradient), local(stored)):
+            some.mul_(self._factor(of_them, some))
+
+    def _factor(self, stored: Tensor, like: Tensor) -> Tensor:
+        return 1 - self.effective(decode(stored)).to(like.device)
+
     def factor(self, name: str, like: Tensor) -> Tensor:
         """One minus the (soft or hard) mask of a parameter, on its device: the factor of eq. 6."""
-        importance = self.importance[name]
-        if isinstance(self.importance, CompactImportance):
-            return 1 - self.effective(importance).to(like.device)  # cached, it would take the memory that was saved
-        key, factor = self._factors.get(name, (None, importance))
-        if key is None or not key.is_current({name: importance}, self.threshold) or factor.device != like.device:
-            factor = 1 - self.effective(importance).to(like.device)
-            self._factors[name] = _CacheKey({name: importance}, self.threshold), factor
-        return factor
+        return self._factor(self.stored[name], like)
 
     def consolidate(
         self,
@@ -193,7 +203,7 @@ class SoftMask:
         it with its own batches; all end with the same importance.
         """
         self.parameters()  # reports lost importance before the measurement, which takes long
-        self.update(task_importance(self.backbone, batches, head, tuple(previous_heads), loss).combine_())
+        self.update(combined_importance(self.backbone, batches, head, tuple(previous_heads), loss))
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -203,6 +213,7 @@ class SoftMask:
         _require_same(watched, importance)
         for name, new in importance.items():
             _require_in_range(name, new)
+        self._mean = None  # it holds on to what it was computed from, which is to be freed tensor by tensor
         for name, new in importance.items():
             old = self.importance[name]
             part = local(old).to(watched[name].device)  # the backbone may have been moved since
@@ -267,18 +278,6 @@ def _require_in_range(name: str, importance: Tensor) -> None:
 def _total(tensor: Tensor, count: Callable[[Tensor], Tensor]) -> float:
     """A sum over all entries, including those that other processes hold."""
     return float(reduce_over_shards(count(local(tensor)).sum(dtype=torch.float64), tensor))
-
-
-def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:
-    if is_sharded(gradient):
-        local(gradient).mul_(local(factor))
-        return gradient
-    if not gradient.is_sparse:
-        return gradient.mul_(factor)
-    # Not coalesced: summing repeated rows first would round differently than without a mask.
-    indices, coalesced = gradient._indices(), gradient.is_coalesced()
-    values = gradient._values() * factor[tuple(indices)]
-    return torch.sparse_coo_tensor(indices, values, gradient.shape, check_invariants=False, is_coalesced=coalesced)
 
 
 def _same_shape(importance: Tensor, parameter: Tensor | None) -> bool:

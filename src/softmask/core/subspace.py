@@ -125,7 +125,7 @@ class SubspaceMask:
         for each in self.moving(of, with_gradient=True):
             each.project_gradient()
 
-    def moving(self, of: Set[int], with_gradient: bool = False) -> list[Moving]:
+    def moving(self, of: Set[int], with_gradient: bool = False) -> list[MovingLayer | MovingEntries]:
         """The parts of the backbone that are in use and may move, with what may not: of parameters with these ids."""
         if self.strength == 0 or not self.used:
             return []
@@ -135,7 +135,7 @@ class SubspaceMask:
             there = p is not None and id(p) in of
             return there and (p.grad is not None or (p.requires_grad and not with_gradient))  # type: ignore[union-attr]
 
-        found: list[Moving] = []
+        found: list[MovingLayer | MovingEntries] = []
         for name in self.used:
             if (layer := self._layers.get(name)) is None or layer.is_embedding:
                 parameter = self._entries[name] if layer is None else layer.weight
@@ -204,11 +204,12 @@ class SubspaceMask:
             inner.eval()
             for batch in batches:
                 _run(inner, batch)
-        moments = {name: sums[name].normalised() for name in sums}
+        self._made = {}  # projections that are made anew anyway; what is not needed any more goes, layer by layer
+        moments = {name: sums.pop(name).normalised() for name in list(sums)}
         _require_measured(moments)
         moments |= {name: torch.ones((), dtype=torch.float64) for name in self._entries if name in trainable}
-        for name, moment in moments.items():
-            self.used[name] = self._with_task(self.used.get(name), moment)
+        for name in list(moments):
+            self.used[name] = self._with_task(self.used.get(name), moments.pop(name))
 
     def free(self) -> dict[str, float]:
         """The share of each layer (and other parameter) in which it may still move, from 0 to 1."""
@@ -252,15 +253,8 @@ class SubspaceSteps(MaskedSteps):
 
     mask: SubspaceMask
 
-    def _remember(self) -> None:
-        self._moving = self.mask.moving(held_by(self.optimizer))
-        parameters = {id(p): p for each in self._moving for p in each.parameters}
-        self._before = {key: p.detach().clone() for key, p in parameters.items()}
-
-    def _mask_update(self) -> None:
-        for each in self._moving:
-            each.project_update([self._before[id(p)] for p in each.parameters])
-        self._moving, self._before = [], {}
+    def _moving(self) -> Sequence[Moving]:
+        return self.mask.moving(held_by(self.optimizer))
 
 
 def _identities(layers: Mapping[str, Layer], entries: Mapping[str, nn.Parameter]) -> dict[str, tuple[Any, ...]]:

@@ -1,0 +1,86 @@
+"""A step that takes a few parameters at a time, so that the old values of only those need a copy.
+
+Most optimizers of torch go through their groups one after the other, and what they do to a parameter depends on no
+other parameter. One step over groups that are cut into parts is then the same step, to the bit, and each part can be
+masked before the next one is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from softmask.core.moving import Moving, Remembered
+from softmask.core.shards import local
+
+INDEPENDENT = (
+    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax"),
+    *("Muon", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
+)
+"""Optimizers of `torch.optim` that move each parameter by itself: all but LBFGS."""
+
+
+def moves_one_by_one(optimizer: Optimizer) -> bool:
+    """Not a subclass: what its own `step` does, as clipping by the norm of all gradients, is not known."""
+    kind = type(optimizer)
+    return kind.__name__ in INDEPENDENT and kind is getattr(torch.optim, kind.__name__, None)
+
+
+class InTurn:
+    """Stands in for an optimizer within one call of its `step`: the same, but for groups that come part by part."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.moving: list[Moving] = []
+        self._now = Remembered(())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.optimizer, name)
+
+    @property
+    def param_groups(self) -> Iterator[dict[str, Any]]:
+        """A step asks for them once its closure has made the gradients; a part is masked before the next is given."""
+        moving = [each for each in self.moving if any(p.grad is not None for p in each.parameters)]
+        masked = {id(p) for each in moving for p in each.parameters}
+        yield from self._groups({id(p) for group in self.optimizer.param_groups for p in group["params"]} - masked)
+        for part in parts(moving):
+            self._now = Remembered(part)
+            yield from self._groups({id(p) for each in part for p in each.parameters})
+            self.mask_update()
+
+    def _groups(self, of: set[int]) -> Iterator[dict[str, Any]]:
+        for group in self.optimizer.param_groups:
+            if some := [p for p in group["params"] if id(p) in of]:
+                yield {**group, "params": some}
+
+    def mask_update(self) -> None:
+        """The part that was stepped last, if it is not masked yet: a step that raised did not ask for another one."""
+        self._now.mask_update()
+
+
+def parts(moving: Sequence[Moving]) -> list[list[Moving]]:
+    """What shares a parameter stays together, in its order; as many as fit into the bytes of the largest."""
+    together = _connected(moving)
+    sizes = [sum({id(p): local(p).nbytes for each in some for p in each.parameters}.values()) for some in together]
+    found: list[list[Moving]] = []
+    filled, most = 0, max(sizes, default=0)
+    for some, size in zip(together, sizes, strict=True):
+        if not found or filled + size > most:
+            found.append([])
+            filled = 0
+        found[-1] += some
+        filled += size
+    return found
+
+
+def _connected(moving: Sequence[Moving]) -> list[list[Moving]]:
+    places: dict[int, set[int]] = {}  # by parameter: where in `moving` those are that it is connected with
+    for place, each in enumerate(moving):
+        joined = {place}.union(*(places.get(id(p), ()) for p in each.parameters))
+        for member in joined:
+            places.update({id(p): joined for p in moving[member].parameters})
+    first = {min(joined): sorted(joined) for joined in places.values()}
+    return [[moving[place] for place in first[start]] for start in sorted(first)]
