@@ -58,7 +58,7 @@ class RunConfig:
             values = self.settings if section == "settings" else vars(self.training)
             for name, value in values.items():
                 if isinstance(value, (int, float)) and abs(value) > LARGEST:
-                    raise ConfigError(f"{section}.{name} is too large for a 32-bit number: {value:.3g}")
+                    raise ConfigError(f"{section}.{name} is too large for a 32-bit number: above {LARGEST:g}")
 
     def method_settings(self) -> Any:
         """The method's own settings, checked, as its `Settings`."""
