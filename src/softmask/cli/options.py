@@ -39,8 +39,8 @@ Settings = Annotated[
     str | None,
     typer.Option(
         "--settings",
-        help="Settings found by a search: a file, a folder DIR/SEQUENCE/METHOD.json, or `paper` for those published "
-        "by its authors. `--set` overrides them.",
+        help="Settings found by a search: a file, a folder DIR/SEQUENCE/METHOD.json, `paper` for those published "
+        "by its authors, or `built-in` for D-5 and R-10. `--set` overrides them.",
     ),
 ]
 Track = Annotated[
