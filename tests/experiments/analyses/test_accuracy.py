@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -317,6 +318,13 @@ def test_a_file_without_published_numbers_is_refused(tmp_path: Path, content: st
     file.write_text(content)
     with pytest.raises(DataError, match=r"numbers\.csv"):
         read_published(file)
+
+
+def test_a_pipe_as_published_numbers_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "numbers.csv")
+    for file in (tmp_path / "numbers.csv", Path("/dev/zero")):
+        with pytest.raises(DataError):
+            read_published(file)
 
 
 def test_a_method_that_is_not_installed_is_shown_by_its_name(tmp_path: Path) -> None:

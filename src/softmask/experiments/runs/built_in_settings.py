@@ -14,11 +14,11 @@ from softmask.errors import ConfigError
 # Smaller batches give every method more steps. R-10 has twice as many tasks, each with nearly twice as many images.
 TRAINING: dict[str, dict[str, Any]] = {"D-5": {"epochs": 20, "batch": 16}, "R-10": {"epochs": 8, "batch": 16}}
 # At the authors' s_max of 400 gates hardly move in 200 steps.
-GATES = {"steepness": 50.0, "sparsity": 0.2, "lr": 0.5}
+GATES = {"steepness": 50.0, "sparsity": 0.2}
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "D-5": {},
     # PGN: ten columns as large as one plain network have two channels in their first layer.
-    "R-10": {"hat": GATES, "cat": GATES, "pgn": {"expansion": 4.0}},
+    "R-10": {"hat": {**GATES, "lr": 0.5}, "cat": GATES, "pgn": {"expansion": 4.0}},
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,8 @@ from softmask.experiments.runs.config import RunConfig
 from softmask.experiments.runs.run_writer import refuse_links
 from softmask.experiments.runs.store import Listener, Store, StoredRun
 from softmask.experiments.trackers.points import Point, PointStream
+from softmask.storage.lease import opened_if_plain
+from softmask.storage.plain import parse_json, read_plain
 from softmask.storage.state_file import write_json
 
 FORMAT = 1
@@ -134,7 +137,7 @@ class Tracking:
             yield from found
 
     def _new_lines(self) -> list[bytes]:
-        with open(self.folder / "events.jsonl", "rb") as file:
+        with open(opened_if_plain(self.folder / "events.jsonl", os.O_RDONLY), "rb") as file:
             file.seek(self._offset)
             content = file.read()
         whole = content.rfind(b"\n") + 1
@@ -148,7 +151,7 @@ class Tracking:
 
     def _kept(self) -> dict[str, Any]:
         try:
-            return dict(json.loads(self._file.read_text()))
+            return dict(parse_json(read_plain(self._file)))
         except (OSError, ValueError, TypeError):
             return {}
 
