@@ -77,11 +77,11 @@ def _perform(
 ) -> StoredRun:
     label = f"{config.method} on {config.sequence}"
     known = store.find(config, stale_too=True)
-    started = len(known.events("started")) if known is not None and known.finished else None
+    started = known.events("started") if known is not None and known.finished else None
     tasks = config.tasks or sequence_facts(config.sequence).tasks
     with Progress(label, tasks, config.training.epochs) as progress:
         done = run(config, store, data=data, watch=progress, listeners=listeners, **how)
-    if started is not None and len(done.events("started")) == started:
+    if done.events("started") == started:  # a run on changed data is another one, and names them when it starts
         tell(f"{label}: already finished, nothing to do")
     return done
 
