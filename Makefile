@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Threads that spin while they wait slow a shared machine down many times.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help demo test test-slow test-oldest lint bench results docs package clean
+.PHONY: help demo test test-slow test-oldest lint bench results reference docs package clean
 
 help:
 	@echo "make demo       learn task after task with several methods on built-in data, and a report"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-oldest  core and command-line tests with the lowest declared version of every dependency"
 	@echo "make bench      speed as ratios within one run; make bench NAME=importance for one of them"
 	@echo "make results    the tables of RESULTS.md anew, from the runs in results/"
+	@echo "make reference  the signatures of docs/reference.md anew, from the code"
 	@echo "make docs       the documentation as a site in site/"
 	@echo "make package    wheel and source archive in dist/"
 
@@ -51,6 +52,9 @@ bench: $(READY)
 
 results: $(READY)
 	$(BIN)/python docs/refresh_results.py
+
+reference: $(READY)
+	$(BIN)/python docs/refresh_reference.py
 
 docs: $(READY)
 	$(BIN)/python -m mkdocs build --strict --quiet

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
 from softmask.learning.registry import METHODS
 from softmask.learning.settings import range_in_words, settings_card, shown
+
+SIGNATURES = re.compile(r"^### `([\w.]+)`\n.*?(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def on_config(config: Any) -> Any:
@@ -21,6 +24,13 @@ def on_files(files: Files, config: Any) -> Files:
     for name, text in method_pages().items():
         files.append(File.generated(config, f"methods/{name}.md", content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Whole docstrings in place of the signatures of the reference, which are there for readers of the file."""
+    if page.file.src_uri != "reference.md":
+        return markdown
+    return SIGNATURES.sub(r"::: \1\n\n", markdown)
 
 
 def method_pages() -> dict[str, str]:

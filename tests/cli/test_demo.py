@@ -12,7 +12,7 @@ from tests.cli.command import softmask
 
 def test_shows_all_methods_and_writes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     less = {"epochs": 1, "batch": 256, "width": 0.0625}
-    monkeypatch.setattr(demo, "CHANGES", {"D-5": less, "R-10": less})
+    monkeypatch.setattr(demo, "built_in_settings", lambda method, sequence: less)
     monkeypatch.setattr(demo, "EXECUTOR", "serial")
     told = softmask("demo", "--store", tmp_path)
     assert told.code == 0

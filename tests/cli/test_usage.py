@@ -13,6 +13,7 @@ import pytest
 import softmask as package
 from softmask.cli import VERBS, load_verb
 from softmask.experiments.runs.store import StoredRun
+from softmask.learning.training import PRESETS
 from tests.cli.command import softmask
 from tests.experiments.runs.examples import environment, tiny_command
 
@@ -31,6 +32,12 @@ def test_help_has_an_example_of_the_verb(verb: tuple[str, ...]) -> None:
     assert told.code == 0
     text = " ".join(re.sub(r"[^\w<>`:.-]+", " ", told.out).split())
     assert re.search(rf"Example: {' '.join(['softmask', *verb])}\b", text)
+
+
+@pytest.mark.parametrize("verb", ["run", "grid", "search", "reproduce"])
+def test_help_names_every_preset(verb: str) -> None:
+    (text,) = [each.help for each in load_verb(verb).params if each.name == "preset"]
+    assert set(re.findall(r"`(\w+)`", text)) == set(PRESETS)
 
 
 def test_version() -> None:

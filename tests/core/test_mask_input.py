@@ -29,6 +29,15 @@ def test_a_wrong_threshold_is_refused_wherever_it_comes_from(threshold: Any) -> 
     assert mask.threshold == 0.5
 
 
+@pytest.mark.parametrize("importance", [3, ["weight"], {"weight": "high", "bias": "low"}])
+def test_importance_that_is_no_tensors_is_refused(importance: Any) -> None:
+    mask = SoftMask(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="importance"):
+        mask.load_state_dict({**mask.state_dict(), "importance": importance})
+    with pytest.raises(ValueError, match="version"):
+        mask.load_state_dict(importance)
+
+
 @pytest.mark.parametrize("missing", ["threshold", "importance"])
 def test_an_incomplete_state_is_refused(missing: str) -> None:
     mask = SoftMask(nn.Linear(2, 2))

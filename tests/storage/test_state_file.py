@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from softmask.storage import state_file
-from softmask.storage.state_file import StateFileError, digest_of, read_state, write_json, write_state
+from softmask.storage.state_file import StateFileError, digest_of, read_state, write_json, write_state, write_text
 
 SHARED = torch.arange(6.0)
 STATE = {
@@ -138,6 +139,24 @@ def test_a_file_of_version_0_1_is_still_read(tmp_path: Path) -> None:
 def test_names_in_the_file_are_those_of_the_state(tmp_path: Path) -> None:
     write_state(tmp_path / "state", {"backbone.0.weight": torch.zeros(2), "mask": {"importance": torch.ones(1)}})
     assert set(load_file(tmp_path / "state")) == {"backbone.0.weight", "mask/importance"}
+
+
+def test_two_writers_of_one_text_do_not_share_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace, begun = state_file.replace_file, threading.Event()
+
+    def overtaken(aside: Path, target: Path) -> None:
+        if not begun.is_set():
+            begun.set()
+            other = threading.Thread(target=write_text, args=(target, "second"))
+            other.start()
+            other.join()
+            assert target.read_text() == "second"
+        replace(aside, target)
+
+    monkeypatch.setattr(state_file, "replace_file", overtaken)
+    write_text(tmp_path / "report.html", "first")
+    assert (tmp_path / "report.html").read_text() == "first"
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_the_folder_is_synced_after_a_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,12 @@ from softmask.experiments.analyses.pruning import METHODS as PRUNING_METHODS
 from softmask.experiments.analyses.pruning import RANKINGS, measure_pruning
 from softmask.experiments.analyses.reading import DAMAGES, require_answers
 from softmask.experiments.analyses.representation import METHODS as REPRESENTATION_METHODS
-from softmask.experiments.analyses.representation import measure_representation
+from softmask.experiments.analyses.representation import REST, measure_representation
 from softmask.experiments.analyses.table import Table
 from softmask.experiments.paper import PAPER, read_published
 from softmask.experiments.report.tables import FORMATS, WRITERS, print_table
 from softmask.experiments.runs.store import Store, StoredRun
+from softmask.experiments.sequences import SEQUENCES
 
 
 def _known_form(form: str) -> str:
@@ -204,7 +205,8 @@ def representation_command(
 
     Example: `softmask analyse representation --onto R-10`
     """
-
+    if onto not in (None, REST):
+        SEQUENCES.entry(onto)
     kept = Store(store)
 
     def measure(run: StoredRun) -> None:
@@ -224,8 +226,6 @@ def _measured(
         if run.finished and run.config.method in methods:
             try:
                 measure(run)
-            except UnknownName:
-                raise  # a mistake in the command, not in the run
             except SoftmaskError as error:
                 reasons.append(str(error))
     measured = [StoredRun(run.path) for run in runs]

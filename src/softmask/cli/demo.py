@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,13 +14,12 @@ from softmask.errors import SoftmaskError
 from softmask.experiments.analyses.accuracy import accuracy
 from softmask.experiments.executors import make_executor
 from softmask.experiments.report.tables import print_table
+from softmask.experiments.runs.built_in_settings import built_in_settings
 from softmask.experiments.runs.grid import Grid
 from softmask.experiments.runs.store import Store
 
 METHODS = ("one", "ncl", "spg", "hat")
-# Tasks are small: smaller batches and more epochs give every method time to learn. R-10 has twice as many tasks, each
-# with nearly twice as many images.
-CHANGES: dict[str, dict[str, Any]] = {"D-5": {"epochs": 20, "batch": 16}, "R-10": {"epochs": 8, "batch": 16}}
+SEQUENCES = ("D-5", "R-10")
 EXECUTOR = "processes"
 
 
@@ -34,7 +33,7 @@ def demo(
     kept = Store(store)
     out.print("Five tasks of two digits each (D-5), and ten tasks of all digits, rotated further each time (R-10),")
     out.print("learned one after the other: how much of the first tasks is forgotten at the end?")
-    grid = Grid.of(METHODS, tuple(CHANGES), (1,), preset="short", changes=lambda _, sequence: CHANGES[sequence])
+    grid = Grid.of(METHODS, SEQUENCES, (1,), preset="short", changes=built_in_settings)
     executor = make_executor(EXECUTOR)
     with GridDisplay(grid.cells(kept), executor.jobs, retry_failed=True) as display:
         for cell in grid.run(kept, executor, retry_failed=True):

@@ -122,7 +122,9 @@ def grid_command(
     seeds: Seeds = None,
     file: File = None,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's grid: 760 cells and 135 ablations.")] = False,
-    preset: Annotated[str | None, typer.Option("--preset", "-p", help="`paper` (default), or `short`.")] = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", "-p", help=f"How to train: {options.PRESETS_IN_WORDS}.")
+    ] = None,
     tasks: options.Tasks = None,
     data: options.Data = None,
     store: options.StorePath = options.DEFAULT_STORE,

@@ -60,16 +60,17 @@ def _print_card(name: str, as_json: bool) -> None:
     settings = settings_card(method.Settings)
     if as_json:
         told = [dataclasses.asdict(each) for each in settings]
-        dropout = {"authors' rates": method.default_dropout, "source": method.dropout_source}
+        dropout = {"default rates": method.default_dropout, "source": method.dropout_source}
         print_json({"name": name, "in the paper": method.title, "card": card, "settings": told, "dropout": dropout})
         return
     out.print(card)
     if settings:
         first = settings[0]
         out.print(f"\nSettings, as in `--set settings.{first.name}={shown(first.default)}`:\n\n{as_text(settings)}")
-    out.print("\nDropout: a run takes the rates of its sequence, which were searched for SPG, unless they are set.")
-    if (own := method.default_dropout) is not None:
-        out.print(f"Recommended: --set drop1={own[0]:g} --set drop2={own[1]:g} ({method.dropout_source})")
+    rates = (
+        "the rates of the sequence" if (own := method.default_dropout) is None else f"drop1={own[0]:g} drop2={own[1]:g}"
+    )
+    out.print(f"\nDropout: {rates} by default ({method.dropout_source})")
 
 
 @app.command()

@@ -15,7 +15,8 @@ from softmask.storage.reading import parse_json
 Method = Annotated[str, typer.Option("--method", "-m", help="A method: see `softmask list methods`.")]
 Sequence = Annotated[str, typer.Option("--sequence", "-s", help="A task sequence: see `softmask list sequences`.")]
 Sequences = Annotated[list[str] | None, typer.Option("--sequences", "-s", help="As in `D-5,R-10`.")]
-Preset = Annotated[str, typer.Option("--preset", "-p", help="How to train: `paper`, or `short` for a CPU.")]
+PRESETS_IN_WORDS = "`paper`, `compare` for its level at less cost, or `short` for a CPU"
+Preset = Annotated[str, typer.Option("--preset", "-p", help=f"How to train: {PRESETS_IN_WORDS}.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of class order, split, initial weights and batches.")]
 Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="Use only the first N tasks.")]
 Data = Annotated[
@@ -38,8 +39,8 @@ Settings = Annotated[
     str | None,
     typer.Option(
         "--settings",
-        help="Settings found by a search: a file, a folder DIR/SEQUENCE/METHOD.json, or `paper` for those published "
-        "by its authors. `--set` overrides them.",
+        help="Settings found by a search: a file, a folder DIR/SEQUENCE/METHOD.json, `paper` for those published "
+        "by its authors, or `built-in` for D-5 and R-10. `--set` overrides them.",
     ),
 ]
 Track = Annotated[

@@ -11,9 +11,10 @@ from softmask.cli import options
 from softmask.cli.printing import err, out, tell
 from softmask.errors import SoftmaskError
 from softmask.experiments.analyses.reading import read_store
-from softmask.experiments.report.files import write_files, write_text
+from softmask.experiments.report.files import write_files
 from softmask.experiments.report.html import make_report
 from softmask.experiments.runs.store import Store
+from softmask.storage.state_file import write_text
 
 
 def report_command(

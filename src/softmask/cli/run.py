@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,17 +77,17 @@ def _perform(
 ) -> StoredRun:
     label = f"{config.method} on {config.sequence}"
     known = store.find(config, stale_too=True)
-    started = len(known.events("started")) if known is not None and known.finished else None
+    started = known.events("started") if known is not None and known.finished else None
     tasks = config.tasks or sequence_facts(config.sequence).tasks
     with Progress(label, tasks, config.training.epochs) as progress:
         done = run(config, store, data=data, watch=progress, listeners=listeners, **how)
-    if started is not None and len(done.events("started")) == started:
+    if done.events("started") == started:  # a run on changed data is another one, and names them when it starts
         tell(f"{label}: already finished, nothing to do")
     return done
 
 
 def _reference(config: RunConfig) -> RunConfig:
-    return replace(config, method=REFERENCE, settings={})
+    return config.of_method(REFERENCE)
 
 
 def _estimate(config: RunConfig, data: Path | None, device: str, as_json: bool) -> None:
@@ -108,7 +108,6 @@ def _show(done: StoredRun, store: Store, as_json: bool) -> None:
     for name, value in measures.items():
         if value is not None:
             out.print(f"{name} {value:6.2f}   {FORMULAS[name]}")
-    reference = store.find(_reference(done.config))
-    if measures["BWT"] is not None and (reference is None or not reference.finished):  # joint training has neither
+    if measures["BWT"] is not None and measures["FWT"] is None:  # joint training has neither
         tell("FWT needs ONE on the same tasks: add --with-one")
     out.print(f"results: {done.path}")

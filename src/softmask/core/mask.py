@@ -241,11 +241,14 @@ class SoftMask:
     @torch.inference_mode(False)
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state.get("version") != STATE_VERSION:
-            raise ValueError(f"the state has version {state.get('version')!r}; this release reads {STATE_VERSION}")
+        version = state.get("version") if isinstance(state, Mapping) else None
+        if version != STATE_VERSION:
+            raise ValueError(f"the state has version {version!r}; this release reads {STATE_VERSION}")
         if missing := {"threshold", "importance"} - state.keys():
             raise ValueError(f"not the state of a SoftMask: it has no {' and no '.join(sorted(missing))}")
         watched, given = self.parameters(), state["importance"]
+        if not isinstance(given, Mapping) or not all(isinstance(each, Tensor) for each in given.values()):
+            raise ValueError("not the state of a SoftMask: its importance must be a tensor for each parameter")
         # A parameter that was trainable once keeps its importance, even if it is frozen now.
         again = {name: p for name, p in named_parameters(self.backbone).items() if name in given}
         _require_same({**watched, **again}, given)

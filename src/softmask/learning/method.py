@@ -79,8 +79,8 @@ class Method(nn.Module):
     title: ClassVar[str]
     """Its name in the paper's tables."""
     default_dropout: ClassVar[tuple[float, float] | None] = (0.0, 0.0)
-    """Its authors' dropout rates (`drop1`, `drop2`), or none; None means the rates that Konishi et al. published for
-    each sequence, which were searched for SPG."""
+    """Dropout rates of a run (`drop1`, `drop2`) unless they are set: those of the method's authors, or none. None means
+    the rates that Konishi et al. published for each sequence, which were searched for SPG."""
     dropout_source: ClassVar[str] = "none, since no rates are published for it on this network"
     """Where `default_dropout` comes from."""
     needs_blocks: ClassVar[bool] = False

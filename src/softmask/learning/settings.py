@@ -20,6 +20,9 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 
 from softmask.errors import ConfigError, nearest
 
+LONGEST = 200
+"""Of a wrong value in a message."""
+
 
 @dataclass(frozen=True)
 class NoSettings:
@@ -202,6 +205,7 @@ def _in_words(error: ValidationError) -> str:
         # A value error is told in our own words, which name the value already.
         told = problem["msg"].removeprefix("Value error, ")
         if problem["type"] != "value_error":
-            told = f"{told}, not {problem['input']!r}"
+            given = repr(problem["input"])
+            told = f"{told}, not {given if len(given) <= LONGEST else given[:LONGEST] + '...'}"
         problems.append(f"{place}: {told}" if place else told)
     return "; ".join(problems)

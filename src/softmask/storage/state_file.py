@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -71,8 +72,19 @@ def replace_file(aside: Path, target: Path) -> None:
         os.close(folder)
 
 
+def write_text(path: Path, text: str) -> None:
+    """For files without a lease: each of several writers has a temporary file of its own, and the last one counts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        replace_file(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
 def write_json(path: Path, content: Any) -> None:
-    """Writes beside the target and renames."""
+    """Writes beside the target and renames. The folder must be leased."""
     aside = path.with_name(path.name + ".tmp")
     try:
         aside.write_text(json.dumps(content, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from softmask.experiments.report.html import make_report
 from softmask.experiments.report.tables import cell_text
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.store import Store, StoredRun
+from softmask.experiments.sequences import sequence_facts
 from softmask.learning.training import PRESETS, Training
 from tests.experiments.analyses import made
 
@@ -107,6 +109,25 @@ def test_forward_transfer_needs_a_reference_that_differs_in_the_method_alone(
     stored(store, reference, LEARNED)
     assert transfer(run, store.runs())["FWT"] is None
     assert row(accuracy(store.runs()), "SPG")["FWT"] is None
+
+
+def test_a_method_with_dropout_rates_of_its_own_is_compared_with_one_at_its_own(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made.stored(store, make_config("one", "C-10", tasks=2), made.triangle([[50], [50, 60]]))
+    plain = made.stored(store, make_config("pgn", "C-10", tasks=2), made.triangle([[70], [70, 80]]))
+    chosen = make_config("pgn", "C-10", tasks=2, changes={"drop1": 0.1})
+    assert transfer(plain, store.runs())["FWT"] == pytest.approx(20)
+    assert transfer(made.stored(store, chosen, made.triangle([[70], [70, 80]])), store.runs())["FWT"] is None
+    made.stored(store, chosen.of_method("one"), made.triangle([[60], [60, 70]]))
+    assert transfer(StoredRun(tmp_path / chosen.id()), store.runs())["FWT"] == pytest.approx(10)
+
+
+@pytest.mark.parametrize("sequence", ["C-10", "FE-10"])
+def test_the_rates_that_konishi_et_al_published_have_one_name(sequence: str) -> None:
+    facts = sequence_facts(sequence)
+    rates = {"drop1": facts.drop1, "drop2": facts.drop2}
+    assert changes(make_config("pgn", sequence, changes={**rates, "settings.lr": 0.125})) == "dropout=paper lr=0.125"
+    assert changes(make_config("spg", sequence, changes=rates)) is None
 
 
 def test_a_reference_with_other_tasks_does_not_count(tmp_path: Path) -> None:
@@ -299,11 +320,19 @@ def test_a_file_without_published_numbers_is_refused(tmp_path: Path, content: st
         read_published(file)
 
 
+def test_a_pipe_as_published_numbers_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "numbers.csv")
+    for file in (tmp_path / "numbers.csv", Path("/dev/zero")):
+        with pytest.raises(DataError):
+            read_published(file)
+
+
 def test_a_method_that_is_not_installed_is_shown_by_its_name(tmp_path: Path) -> None:
     run = made.stored(Store(tmp_path), make_config("hat", "C-10"), at(0.7))
     vars(run.config).update(method="mine", settings={"strength": 3})
     (told,) = made.rows(accuracy([run]))
-    assert (told["method"], told["changed"], told["ACC"].mean) == ("mine", "strength=3", pytest.approx(70))
+    assert (told["method"], told["ACC"].mean) == ("mine", pytest.approx(70))
+    assert told["changed"] == "drop1=0.2 drop2=0.5 strength=3"  # its defaults are not known
     page, tables, _ = make_report(Reading(tmp_path, Runs([run])))
     assert "mine" in page
     assert [line[0] for line in tables["accuracy-by-sequence"].rows] == ["mine"]

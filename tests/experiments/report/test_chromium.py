@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from softmask.experiments.analyses.reading import read_store
-from softmask.experiments.report.files import write_text
 from softmask.experiments.report.html import make_report
+from softmask.storage.state_file import write_text
 from tests.experiments.report.made import mixed_store
 
 pytestmark = pytest.mark.slow

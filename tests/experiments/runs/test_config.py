@@ -13,6 +13,7 @@ from softmask.errors import ConfigError, SoftmaskError, UnknownName
 from softmask.experiments.runs import config as config_file
 from softmask.experiments.runs.config import RunConfig, make_config, read_config
 from softmask.experiments.sequences import sequence_facts
+from softmask.learning.registry import METHODS
 from softmask.learning.scenario import NetworkConfig
 from softmask.learning.seeds import Seeds
 from softmask.learning.training import PRESETS, Training
@@ -66,7 +67,29 @@ OTHER_VALUES: list[tuple[str, Any]] = [
 @pytest.mark.parametrize("name", ["spg", "a-gem"])
 def test_fields_that_came_later_leave_the_ids_of_earlier_runs_alone(name: str) -> None:
     earlier = {"spg": "spg_C-10_3682821160b9", "a-gem": "a-gem_C-10_a3e2ec952ed8"}
-    assert make_config(name, "C-10", seed=3).id() == earlier[name]
+    rates = {"drop1": 0.313456, "drop2": 0.409306}  # once the default of every method
+    assert make_config(name, "C-10", seed=3, changes=rates).id() == earlier[name]
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_a_method_has_the_dropout_rates_of_its_own_authors(name: str) -> None:
+    facts = sequence_facts("C-10")
+    own = METHODS.load(name).default_dropout
+    network = make_config(name, "C-10").network
+    assert (network.drop1, network.drop2) == ((facts.drop1, facts.drop2) if own is None else own)
+
+
+def test_rates_searched_for_spg_are_no_default_of_another_system() -> None:
+    tuned = make_config("spg", "C-10").network
+    for name in ("hat", "cat", "wsn", "pgn", "pathnet", "supsup", "ucl", "si", "ewc", "tag", "a-gem"):
+        assert make_config(name, "C-10").network != tuned
+
+
+def test_another_method_gets_its_own_defaults_and_what_was_chosen_for_all() -> None:
+    usual = make_config("pgn", "C-10", seed=3, tasks=2)
+    assert usual.of_method("one") == make_config("one", "C-10", seed=3, tasks=2)
+    chosen = make_config("pgn", "C-10", changes={"drop1": 0.3, "drop2": 0.0, "settings.lr": 0.1})
+    assert chosen.of_method("one") == make_config("one", "C-10", changes={"drop1": 0.3, "drop2": 0.0})
 
 
 def test_every_field_is_tried_below() -> None:

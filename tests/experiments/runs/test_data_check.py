@@ -16,6 +16,7 @@ from softmask.experiments.runs.store import StaleDataError, Store, StoreError
 from softmask.experiments.sequences import SEQUENCES, sequence, sequence_from
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
+from tests.cli.command import softmask
 
 TINY = {"network.width": 0.0625, "epochs": 1}
 
@@ -114,3 +115,16 @@ def test_an_unfinished_run_does_not_go_on_with_other_data(data: Data, tmp_path: 
         with pytest.raises(StoreError):
             run(config(), store, changed_data=policy)
     assert run(config(), store, changed_data="rerun").finished
+
+
+def test_the_command_line_tells_a_run_again_from_one_that_was_finished(data: Data, tmp_path: Path) -> None:
+    options = ["run", "--method", "ncl", "--sequence", "shifting-2", "--preset", "short", "--store", tmp_path]
+    options += ["--set", "width=0.0625", "--set", "epochs=1"]
+    assert softmask(*options).code == 0
+    assert "already finished" in softmask(*options).err
+    data.shift = 1.0
+    assert softmask(*options).code == 1
+    again = softmask(*options, "--changed-data", "rerun")
+    assert again.code == 0
+    assert "already finished" not in again.err
+    assert "already finished" in softmask(*options).err

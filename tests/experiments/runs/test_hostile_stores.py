@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from softmask.experiments.analyses import ANALYSES
 from softmask.experiments.executors import SerialExecutor
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.grid import Grid
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import Store, StoredRun, StoreError
+from softmask.experiments.sequences import SEQUENCES
 from softmask.learning.registry import METHODS
 from tests.cli.command import softmask
 from tests.experiments.runs.examples import tiny_config
@@ -186,6 +188,19 @@ def test_a_store_is_shown_without_the_plugin_that_made_it(store: Store, monkeypa
     assert "spg" in listed.out
 
 
+@pytest.mark.parametrize("registry", [METHODS, SEQUENCES], ids=["method", "sequence"])
+def test_every_table_is_made_without_the_plugin(
+    registry: Any, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        registry, "_entries", {name: entry for name, entry in registry._entries.items() if name not in ("spg", "D-5")}
+    )
+    for name in set(ANALYSES) - {"network-size"}:  # which needs no runs
+        assert softmask("analyse", name, "--store", store.root).code in (0, 1), name  # 1: these runs have no such facts
+    assert softmask("report", store.root, "-o", tmp_path / "report.html").code == 0
+    assert softmask("report", store.root, "--files", tmp_path / "files").code == 0
+
+
 def test_a_finished_run_gives_back_the_lease_of_a_dead_process(store: Store) -> None:
     folder = store.root / tiny_config().id()
     (folder / "lease.json").write_text('{"token": "x", "host": "h", "machine": "elsewhere", "pid": 1}')
@@ -237,10 +252,11 @@ def test_a_pipe_as_a_grid_file_is_not_waited_for(tmp_path: Path) -> None:
         ("--set", "epochs=" + DEEP),
         ("--set", "epochs=" + DIGITS),
         ("--set", "training.lr=1e308"),
+        ("--set", f"training.epochs={DIGITS[:900]}"),
         ("--threads", "100000"),
         ("--changed-data", "perhaps"),
     ],
-    ids=["deep", "digits", "infinite rate", "threads", "policy"],
+    ids=["deep", "digits", "infinite rate", "too many epochs", "threads", "policy"],
 )
 def test_hostile_options_are_refused(wrong: tuple[str, str], tmp_path: Path) -> None:
     ended = softmask("run", "-m", "ncl", "-s", "D-5", "-p", "short", "--tasks", 1, "--store", tmp_path, *wrong)

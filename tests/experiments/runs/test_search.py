@@ -175,7 +175,7 @@ def test_a_database_holds_the_same_trials(whole: Search, tmp_path: Path) -> None
 def test_a_torn_journal_is_mended(whole: Search, tmp_path: Path) -> None:
     few = searched(dataclasses.replace(whole.plan, trials=2), tmp_path)
     with open(few.address, "ab") as journal:
-        journal.write(b'{"op_code": 6, "worker')
+        journal.write(b'{"op_code":6,"worker')
     more = searched(dataclasses.replace(whole.plan, trials=3), tmp_path)
     assert told(more) == told(whole)[:3]
 
@@ -186,8 +186,17 @@ def test_a_study_that_cannot_be_opened_is_told(tmp_path: Path, address: str) -> 
         searched(plan(), tmp_path, study=address)
 
 
+OPERATION = b'{"op_code":0,"worker_id":"a-1","study_name":"b","directions":[2]}'
+
+
 @pytest.mark.parametrize(
-    "content", [b"SQLite format 3", b'{"precious":1}', b'{"precious":1}\n{"x', b'{"op_code":0}\n{"half', b"{", b"\n"]
+    "content",
+    [
+        *(b"SQLite format 3", b'{"precious":1}', b'{"precious":1}\n{"x', b'{"op_code":0}\n{"half', b"{", b"\n"),
+        *(b'{"op_code": 0', b'{"op_code":precious', b'{"op_code":4,"worker_id":"a-1"', OPERATION + b"\nmy notes"),
+        *(OPERATION + b'\n{"op_code":my notes', OPERATION + b'\nmy notes\n{"op_code":1,"wor'),
+        OPERATION.replace(b"0", b"99") + b"\n",
+    ],
 )
 def test_a_file_that_is_not_a_journal_is_not_written_to(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mine").write_bytes(content)

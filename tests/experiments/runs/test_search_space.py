@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from softmask.errors import ConfigError
+from softmask.experiments.runs.config import default_dropout
 from softmask.experiments.runs.search_space import SearchPlan
-from softmask.experiments.sequences import sequence_facts
 from softmask.learning.registry import METHODS
 from softmask.learning.settings import search
 
@@ -48,8 +48,7 @@ def test_the_first_trial_is_a_run_with_the_defaults(method: str) -> None:
     given = plan(method)
     first = given.first()[0]
     tried, usual = given.config(first), given.config({})
-    facts = sequence_facts("D-5")
-    assert (tried.network.drop1, tried.network.drop2) == (facts.drop1, facts.drop2)
+    assert (tried.network.drop1, tried.network.drop2) == default_dropout(method, "D-5")
     if usual.settings.get("lr", 0) is None:  # stands for the rate of the training
         usual = dataclasses.replace(usual, settings={**usual.settings, "lr": usual.training.lr})
     assert tried == usual

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,20 @@ def test_a_tracker_that_fails_does_not_end_the_run_and_gets_the_rest_later(tmp_p
     heap.fail_after = None
     tracked_run(Store(tmp_path))
     assert heap.points == all_points(found)
+
+
+@pytest.mark.parametrize("content", ["a pipe", "[" * 100_000, "3"])
+def test_what_was_sent_is_forgotten_if_its_file_cannot_be_read(tmp_path: Path, heap: type[Heap], content: str) -> None:
+    store = Store(tmp_path)
+    done = run(tiny_config(tasks=1), store)
+    file = done.path / "tracked-tensorboard.json"
+    if content == "a pipe":
+        os.mkfifo(file)
+    else:
+        file.write_text(content)
+    with tracked(done.config, store, ["tensorboard"]):
+        pass
+    assert len(heap.points) == len(all_points(done))
 
 
 def test_an_unknown_tracker_is_told_with_the_nearest_name() -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from softmask.experiments.analyses.grouping import LABELS, REFERENCE, UNRANKED, Group, gathered, setting
+from softmask.experiments.analyses.grouping import (
+    LABELS,
+    REFERENCE,
+    UNRANKED,
+    Group,
+    gathered,
+    reference_settings,
+    setting,
+)
 from softmask.experiments.analyses.table import INTERVALS, Cell, Row, Table, Value, slope, with_ranks
 from softmask.experiments.metrics import FORMULAS, average_accuracy, backward_transfer, forward_transfer
 from softmask.experiments.paper import PAPER, Published, paper_tables
@@ -33,8 +41,8 @@ def accuracy(runs: Iterable[StoredRun], published: Published = PAPER) -> Table:
     notes = [f"{name} = {formula}" for name, formula in FORMULAS.items()]
     if any(row[-5] is not None for row in shown):
         notes.append(
-            "FWT compares with ONE, matched by task, from runs with the same seeds, network and training; a learning "
-            "rate among a method's own settings is its own."
+            "FWT compares with ONE, matched by task, from runs with the same seeds, network and training; learning "
+            "and dropout rates that are a method's own may differ."
         )
     if any(isinstance(row[5], Value) and row[5].rank for row in shown):
         notes.append("The best ACC of each sequence and training is bold, the second underlined.")
@@ -91,7 +99,7 @@ def own_accuracies(run: StoredRun) -> dict[str, float]:
 
 def accuracy_alone(run: StoredRun, alone: References) -> dict[int, float] | None:
     """Accuracy of ONE on the run's tasks, by their position. None where the store has no such run."""
-    by_name = alone.get(setting(run.config))
+    by_name = next((alone[each] for each in reference_settings(run.config) if each in alone), None)
     if by_name is None:
         return None
     return {task: by_name[name] for task, name in run.task_names().items() if name in by_name}

@@ -7,6 +7,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +15,7 @@ from softmask.errors import SoftmaskError, UnknownName
 from softmask.experiments.analyses.table import Value
 from softmask.experiments.metrics import average_accuracy
 from softmask.experiments.paper import paper_tables
-from softmask.experiments.runs.config import RunConfig
+from softmask.experiments.runs.config import RunConfig, default_dropout
 from softmask.experiments.runs.store import StoredRun
 from softmask.experiments.sequences import sequence_facts
 from softmask.learning.registry import METHODS
@@ -174,9 +175,17 @@ def seeds_of(run: StoredRun) -> str:
 
 
 def setting(config: RunConfig) -> str:
-    """A run and its reference (ONE) must share this."""
+    """A run and its reference (ONE) share this, unless each has its own dropout rates."""
     raw = {key: value for key, value in config.to_dict().items() if key not in ("method", "settings")}
     return json.dumps(raw, sort_keys=True)
+
+
+def reference_settings(config: RunConfig) -> list[str]:
+    """The settings of a run's reference, the preferred one first: the same dropout rates, or each method's defaults."""
+    try:
+        return [setting(config), setting(config.of_method(REFERENCE))]
+    except SoftmaskError:  # a method that is not installed, whose defaults nobody knows
+        return [setting(config)]
 
 
 def without_seeds(config: RunConfig) -> str:
@@ -197,13 +206,23 @@ def training_name(training: Training) -> str:
 def changes(config: RunConfig) -> str | None:
     """Network and method settings that are not the defaults."""
     given = {"network": vars(config.network), "settings": config.settings}
-    different = [
-        f"{key}={_shown(value)}"
+    different = {
+        key: f"{key}={_shown(value)}"
         for section, usual in _usual(config.method, config.sequence).items()
         for key, value in given[section].items()
         if key not in usual or value != usual[key]
-    ]
-    return " ".join(different) or None
+    }
+    if different.keys() & {"drop1", "drop2"} and _has_published_dropout(config):  # they differ between sequences
+        different = {"drop1": "dropout=paper"} | {key: told for key, told in different.items() if key[:4] != "drop"}
+    return " ".join(different.values()) or None
+
+
+def _has_published_dropout(config: RunConfig) -> bool:
+    """Whether the rates are those that `--settings paper` gives: searched for SPG on this sequence."""
+    if config.sequence not in paper_tables()["sequences"]:
+        return False
+    facts = sequence_facts(config.sequence)
+    return (config.network.drop1, config.network.drop2) == (facts.drop1, facts.drop2)
 
 
 def _shown(value: object) -> str:
@@ -231,7 +250,9 @@ def _usual(method: str, sequence: str) -> dict[str, dict[str, object]]:
         facts = sequence_facts(sequence)
     except SoftmaskError:
         return {"network": {}, "settings": settings}
-    network = {"width": facts.width, "drop1": facts.drop1, "drop2": facts.drop2}
+    network: dict[str, object] = {"width": facts.width}
+    with suppress(UnknownName):
+        network |= zip(("drop1", "drop2"), default_dropout(method, sequence), strict=True)
     return {"network": network, "settings": settings}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from softmask.errors import DataError
+from softmask.storage.reading import read_plain
 
 MEASURES = {"ACC": "accuracy", "FWT": "forward_transfer", "BWT": "backward_transfer"}
 
@@ -58,7 +60,7 @@ def read_published(file: Path) -> Published:
     import pandas as pd
 
     try:
-        frame = pd.read_csv(file, dtype={"method": str, "sequence": str})
+        frame = pd.read_csv(io.BytesIO(read_plain(file)), dtype={"method": str, "sequence": str})
     except (OSError, ValueError) as error:
         raise DataError(f"{file} is not a readable CSV file: {str(error).splitlines()[0]}") from None
     measures = [name for name in MEASURES if name in frame.columns]

@@ -84,7 +84,7 @@ class PaperTable:
         )
         if not self.with_reference:
             return plain
-        references = [dataclasses.replace(config, method=REFERENCE, settings={}) for config in plain.configs]
+        references = [config.of_method(REFERENCE) for config in plain.configs]
         every = {config.id(): config for config in (*references, *plain.configs)}
         return Grid(tuple(every.values()), plain.left_out)
 

@@ -11,7 +11,7 @@ from softmask.errors import SoftmaskError
 from softmask.experiments.analyses.table import Table
 from softmask.experiments.report.charts import COLOURS, DASHES, Chart, DotChart, HeatMap, LineChart, style
 from softmask.experiments.report.tables import SUFFIXES, WRITERS
-from softmask.storage.state_file import replace_file
+from softmask.storage.state_file import write_text
 
 FORMATS = ("png", "svg", "pdf")
 SMALL = 8
@@ -114,17 +114,6 @@ def _draw_matrix(chart: HeatMap, axes: Any, figure: Any) -> None:
                     ink = "black" if value > 60 else "white"
                     axes.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=7, color=ink)
     figure.colorbar(image, ax=axes, label="accuracy, %")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Written to a temporary file and renamed: a kill leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".tmp")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        replace_file(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def write_files(

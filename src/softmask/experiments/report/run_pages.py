@@ -16,7 +16,7 @@ from softmask.experiments.analyses.grouping import LABELS, Group
 from softmask.experiments.analyses.table import Row, Table
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.store import StoredRun
-from softmask.experiments.sequences import sequence_facts
+from softmask.experiments.sequences import SEQUENCES, sequence_facts
 from softmask.learning.seeds import Seeds
 from softmask.learning.training import PRESETS
 
@@ -89,8 +89,8 @@ def command(config: RunConfig) -> str:
         parts += ["--tasks", str(config.tasks)]
     for change in changes:
         parts += ["--set", change]
-    if ":" in config.sequence or sequence_facts(config.sequence).needs_data:
-        parts += ["--data", "DIR"] if ":" not in config.sequence else []
+    if config.sequence in SEQUENCES.names() and sequence_facts(config.sequence).needs_data:
+        parts += ["--data", "DIR"]
     return shlex.join(parts)
 
 

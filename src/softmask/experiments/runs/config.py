@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from softmask.errors import ConfigError, SoftmaskError, UnknownName, nearest
@@ -56,11 +56,21 @@ class RunConfig:
             values = self.settings if section == "settings" else vars(self.training)
             for name, value in values.items():
                 if isinstance(value, (int, float)) and abs(value) > LARGEST:
-                    raise ConfigError(f"{section}.{name} is too large for a 32-bit number: {value:.3g}")
+                    raise ConfigError(f"{section}.{name} is too large for a 32-bit number: above {LARGEST:g}")
 
     def method_settings(self) -> Any:
         """The method's own settings, checked, as its `Settings`."""
         return validated(METHODS.load(self.method).Settings, dict(self.settings), f"settings of {self.method}")
+
+    def of_method(self, method: str) -> RunConfig:
+        """The run of another method in the same circumstances, with that method's own defaults.
+
+        Dropout rates that are not this method's defaults were chosen by somebody: the other method gets them, too.
+        """
+        rates, theirs = default_dropout(self.method, self.sequence), default_dropout(method, self.sequence)
+        chosen = (self.network.drop1, self.network.drop2)
+        drop1, drop2 = theirs if chosen == rates else chosen
+        return replace(self, method=method, settings={}, network=replace(self.network, drop1=drop1, drop2=drop2))
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -161,7 +171,8 @@ def make_config(
     tasks: int | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """A config from names: the preset's training, the sequence's network, one seed for all; then `changes`.
+    """A config from names: the preset's training, the sequence's width, the method's dropout rates and settings, one
+    seed for all; then `changes`.
 
     A sequence may be an object: the config has its name, and the run must be given the object (`run(sequence=...)`).
     A change is named `training.lr`, `network.width`, `settings.strength`, `seeds.order`, or by its last part alone
@@ -174,9 +185,10 @@ def make_config(
     _check_tasks(name, tasks, facts)
     if tasks == facts.tasks:
         tasks = None
+    drop1, drop2 = default_dropout(method, name)
     raw: dict[str, dict[str, Any]] = {
         "training": dataclasses.asdict(PRESETS[preset]),
-        "network": {"width": facts.width, "drop1": facts.drop1, "drop2": facts.drop2},
+        "network": {"width": facts.width, "drop1": drop1, "drop2": drop2},
         "settings": dataclasses.asdict(METHODS.load(method).Settings()),
         "seeds": dataclasses.asdict(Seeds.all_from(seed)),
     }
@@ -184,6 +196,16 @@ def make_config(
         section, key = _find_field(field_name, raw, method)
         raw[section][key] = value
     return RunConfig.from_dict({"method": method, "sequence": name, "tasks": tasks, **raw})
+
+
+def default_dropout(method: str, sequence: str) -> tuple[float, float]:
+    """The rates of the method's authors, or none; those that Konishi et al. searched for SPG on a sequence are the
+    defaults of SPG and of the methods that take them on purpose (`Method.default_dropout`)."""
+    own = METHODS.load(method).default_dropout
+    if own is not None:
+        return own
+    facts = _registered(sequence) or SequenceFacts
+    return facts.drop1, facts.drop2
 
 
 def _facts_of(sequence: str | TaskSequence) -> tuple[str, SequenceFacts]:

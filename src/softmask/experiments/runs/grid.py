@@ -89,7 +89,7 @@ class Grid:
         """The same grid, with a run of this method before each run that it can be compared with."""
         configs: dict[str, RunConfig] = {}
         for config in self.configs:
-            reference = config if config.method == method else replace(config, method=method, settings={})
+            reference = config if config.method == method else config.of_method(method)
             configs.setdefault(reference.id(), reference)
             configs.setdefault(config.id(), config)
         return replace(self, configs=tuple(configs.values()))

@@ -4,12 +4,14 @@
  "settings": {"strength": 812.5}, "network": {"drop1": 0.12, "drop2": 0.4}, "training": {},
  "found": {"trials": 20, "value": 71.3, ...}}
 
-A folder `DIR/<sequence>/<method>.json` holds many of them; the name `paper` stands for what its authors published.
+A folder `DIR/<sequence>/<method>.json` holds many of them; the name `paper` stands for what its authors published, and
+`built-in` for the settings of the built-in sequences.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import warnings
 from dataclasses import dataclass, field
@@ -18,16 +20,17 @@ from typing import Any
 
 from softmask.errors import ConfigError
 from softmask.experiments.paper import paper_tables
+from softmask.experiments.runs.built_in_settings import built_in_settings
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.sequences import SEQUENCES, sequence_facts
 from softmask.learning.registry import METHODS
 from softmask.learning.settings import validated
 from softmask.storage.reading import MEBIBYTE, parse_json, read_plain
-from softmask.storage.state_file import write_json
+from softmask.storage.state_file import write_text
 
 FORMAT = 1
 SECTIONS = ("settings", "network", "training")
-PUBLISHED = "paper"
+PUBLISHED, BUILT_IN = "paper", "built-in"
 # The authors' code holds tuned dropout rates for their own method alone; its ablations differ in the mechanism only.
 PUBLISHED_FOR = ("spg", "spg-no-chi", "spg-no-smh", "spg-hard")
 
@@ -57,11 +60,13 @@ class FoundSettings:
 
 
 def settings_changes(place: Path | str, method: str, sequence: str) -> dict[str, Any]:
-    """The changes in a file, in a folder of files or of `paper` for a method on a sequence."""
+    """The changes in a file, in a folder of files, of `paper` or of `built-in` for a method on a sequence."""
     METHODS.entry(method)
     sequence = SEQUENCES.spelt(sequence)
     if str(place) == PUBLISHED:
         return _published(method, sequence)
+    if str(place) == BUILT_IN:
+        return built_in_settings(method, sequence)
     file = Path(place)
     if file.is_dir():
         file = settings_path(file, method, sequence)
@@ -82,8 +87,7 @@ def settings_path(folder: Path, method: str, sequence: str) -> Path:
 
 def write_settings(path: Path, found: FoundSettings) -> None:
     found.check(str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"format": FORMAT, **dataclasses.asdict(found)})
+    write_text(path, json.dumps({"format": FORMAT, **dataclasses.asdict(found)}, indent=1) + "\n")
 
 
 def read_settings(path: Path) -> FoundSettings:

@@ -34,7 +34,10 @@ STATES: dict[TrialState, Ended] = {
 # shows no forgetting.
 TRIALS_TO_COMPARE_WITH = 5
 TASKS_BEFORE_PRUNING = 2
-FIRST_OPERATION = b'{"op_code":'
+WORKER = b',"worker_id":"'
+FIRST_OPERATION = b'{"op_code":0' + WORKER
+"""A journal begins with the operation that makes a study."""
+LAST_OPERATION_CODE = 10
 
 
 class StudyError(SoftmaskError):
@@ -128,19 +131,33 @@ def _require_journal(path: Path) -> None:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise StudyError(f"{path} is not a regular file")
-        with open(path, "rb") as file:
-            first = file.readline(1 << 16)
+        content = path.read_bytes()
     except FileNotFoundError:
         return
-    operation = None
-    if first.startswith(FIRST_OPERATION) and first.endswith(b"\n"):
-        try:
-            operation = parse_json(first)
-        except ValueError:
-            operation = None
-    torn = first.startswith(FIRST_OPERATION) and not first.endswith(b"\n")
-    if first and not torn and not (isinstance(operation, dict) and "worker_id" in operation):
+    *lines, tail = content.split(b"\n")
+    whole = all(map(_is_operation, lines)) and (
+        _begins_an_operation(tail) if lines else tail.startswith(FIRST_OPERATION)
+    )
+    if content and not whole:
         raise StudyError(f"{path} is not a journal of a study: for a database give its URL, as in sqlite:///{path}")
+
+
+def _is_operation(line: bytes) -> bool:
+    try:
+        found = parse_json(line)
+    except ValueError:
+        return False
+    code = found.get("op_code") if isinstance(found, dict) else None
+    return type(code) is int and 0 <= code <= LAST_OPERATION_CODE and isinstance(found.get("worker_id"), str)
+
+
+def _begins_an_operation(tail: bytes) -> bool:
+    """Whether a kill may have left this, the beginning of a line as Optuna writes it. Other text is somebody's own."""
+    matched = re.fullmatch(rb'\{"op_code":(?:\d{1,2}(,.*)?)?', tail, re.DOTALL)
+    if matched is None:
+        return b'{"op_code":'.startswith(tail)
+    rest = matched[1] or b""
+    return rest.startswith(WORKER) or WORKER.startswith(rest)
 
 
 class _KernelLock(BaseJournalFileLock):
@@ -170,4 +187,8 @@ class _KernelLock(BaseJournalFileLock):
             file.seek(size - 1)
             if file.read() != b"\n":
                 file.seek(0)
-                file.truncate(file.read().rfind(b"\n") + 1)
+                content = file.read()
+                whole = content.rfind(b"\n") + 1
+                if not _begins_an_operation(content[whole:]):
+                    raise StudyError(f"{self.journal} does not end as a journal does: it is left as it is")
+                file.truncate(whole)

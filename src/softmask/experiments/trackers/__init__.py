@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,8 @@ from softmask.experiments.runs.events import IDENTITY
 from softmask.experiments.runs.grid_file import flat
 from softmask.experiments.runs.run_writer import refuse_links
 from softmask.experiments.runs.store import Listener, Store, StoredRun
+from softmask.storage.lease import opened_if_plain
+from softmask.storage.reading import parse_json, read_plain
 from softmask.storage.state_file import write_json
 
 FORMAT = 1
@@ -178,7 +181,7 @@ class Tracking:
             yield from found
 
     def _new_lines(self) -> list[bytes]:
-        with open(self.folder / "events.jsonl", "rb") as file:
+        with open(opened_if_plain(self.folder / "events.jsonl", os.O_RDONLY), "rb") as file:
             file.seek(self._offset)
             content = file.read()
         whole = content.rfind(b"\n") + 1
@@ -192,7 +195,7 @@ class Tracking:
 
     def _kept(self) -> dict[str, Any]:
         try:
-            return dict(json.loads(self._file.read_text()))
+            return dict(parse_json(read_plain(self._file)))
         except (OSError, ValueError, TypeError):
             return {}
 
