@@ -44,6 +44,7 @@ from softmask.learning.per_parameter import inner_product
 @register("a-gem")
 class AGEM(Method):
     title = "A-GEM"
+    needs_sgd = True
     moves_old_heads = True
     not_in_snapshot = ("memory",)
 
