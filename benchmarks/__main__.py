@@ -9,7 +9,7 @@ import sys
 MAIN = ("step", "importance", "evaluation")
 OTHERS = (
     *("profile", "products", "precision", "processes", "methods", "latency", "avalanche"),
-    *("report", "own_model", "grid", "stores", "stress", "protection", "time_to_accuracy"),
+    *("report", "own_model", "grid", "stores", "stress", "protection", "time_to_accuracy", "model_folder"),
 )
 
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,7 +16,7 @@ from softmask.images.labelled import COLOUR
 from softmask.learning.task import Normalisation
 from softmask.storage.reading import too_many_brackets
 
-FORMAT = 1
+FORMAT = 2
 LARGEST_SIDE, MOST_CLASSES, MOST_TASKS, LONGEST_NAME = 4096, 100_000, 10_000, 200
 MOST_PROBED = 1_000_000
 SMALLEST_SPREAD = 1e-6  # of pixels in 0..1: divided by less, they would overflow
@@ -76,6 +76,10 @@ class ModelConfig:
     width: float = 1.0
     method: str = "spg"
     settings: dict[str, Any] = field(default_factory=dict)
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """By which tasks are learned unless told otherwise. Folders of version 0.1 do not name it and go on with SGD."""
+    dropout: bool = True
+    """Whether `alexnet` has the paper's dropout, as in folders of version 0.1."""
     seed: int = 1
     mean: tuple[float, ...] = ()
     """Per channel, for images and other bytes; floats are used as they are."""

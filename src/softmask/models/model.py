@@ -18,12 +18,12 @@ from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.learning.device import exact, find_device
 from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
-from softmask.learning.training import Training
 from softmask.models.data import Source, kind_of, normalise_bytes, read_inputs, read_task
 from softmask.models.description import KnownTask, ModelConfig, check_name, new_config
 from softmask.models.folder import ModelFolder, ModelFolderError
 from softmask.models.inspection import Inspection, capacity_warning, keep_probe, measure_drift
 from softmask.models.learner import (
+    BY_ADAMW,
     Watch,
     adopt_task,
     check_method,
@@ -37,9 +37,9 @@ from softmask.models.learner import (
     mask_of,
     method_settings,
     parameter_count,
-    usual_training,
 )
 from softmask.models.networks import Network, name_of
+from softmask.models.training import Changes, usual_training
 from softmask.storage.lease import Lease
 
 ATTEMPTS = 5  # to read a model while others learn
@@ -80,7 +80,7 @@ class ContinualModel:
         input_shape: Sequence[int] = (3, 32, 32),
         *,
         width: float = 1.0,
-        method: str = "spg",
+        method: str = "lwf",
         settings: Mapping[str, Any] | None = None,
         seed: int = 1,
         mean: Sequence[float] | None = None,
@@ -125,7 +125,7 @@ class ContinualModel:
         network: Network,
         input_shape: Sequence[int],
         classes: Sequence[str] | None = None,
-        method: str = "spg",
+        method: str = "lwf",
         settings: Mapping[str, Any] | None = None,
         width: float = 1.0,
         seed: int = 1,
@@ -133,7 +133,7 @@ class ContinualModel:
         std: Sequence[float] | None = None,
         device: str = "cpu",
     ) -> ContinualModel:
-        """Take a model that was trained elsewhere, and protect what is important for a labelled sample of its data.
+        """Take a model that was trained elsewhere, with a labelled sample of its data, and protect it from then on.
 
         `network` makes a module like `backbone`, for when the folder is opened again; `head` is the linear layer that
         follows the backbone, and `classes` names its outputs: the sample may lack some of them. Images in bytes are
@@ -172,16 +172,16 @@ class ContinualModel:
         val: Source | None = None,
         *,
         classes: Sequence[str] | None = None,
-        training: Training | None = None,
+        training: Changes | None = None,
         probe: int = 0,
         watch: Watch | None = None,
     ) -> KnownTask:
         """Learn one more task, and keep what was learned before.
 
         `train` is a folder of class folders, a dataset of `(x, y)` pairs or a pair of tensors; `val` alike, or a tenth
-        of the training samples. Fields of `training` that are not given have the defaults of the folder: the learning
-        rate is 0.05 for the first task and 0.01 for later ones, and training stops when the validation loss no longer
-        falls. With `probe`, that many validation samples are kept in the folder for `inspect(probe=True)`.
+        of the training samples. `training` names the fields that are to differ from the defaults of the folder, as in
+        `{"epochs": 40, "lr": 3e-4}`; fields of a `Training` that were not given count as not named. With `probe`, that
+        many validation samples are kept in the folder for `inspect(probe=True)`.
         """
         _checked_name(name)
         if isinstance(probe, bool) or probe < 0:
@@ -190,10 +190,11 @@ class ContinualModel:
             self._refresh()
             if name in self.tasks:
                 raise SoftmaskError(f"the model has a task {name!r} already: give the new one another name")
+            usual_training(self.config, training)  # a mistake is told before images are read
             self._folder.tidy(self.config)
             known, held = read_task(train, val, self.config.input_shape, classes, (self.config.seed, name))
             task = make_task(self.config, name, known, held).on(self._device)
-            wanted = _training(len(self.config.tasks), training)
+            wanted = usual_training(self.config, training, known)
             state = self._method.state_dict()
             learned = learn_task(self.config, self._network, state, task, known.classes, wanted, watch)
             facts = learned.facts
@@ -301,7 +302,15 @@ class ContinualModel:
 def _new_config(network: Network, method: str, settings: Mapping[str, Any] | None, **fields: Any) -> ModelConfig:
     check_method(method)
     method_settings(method, settings or {})
-    return new_config(network=name_of(network), method=method, settings=dict(settings or {}), **fields)
+    by_adamw = method in BY_ADAMW
+    return new_config(
+        network=name_of(network),
+        method=method,
+        settings=dict(settings or {}),
+        optimizer="adamw" if by_adamw else "sgd",
+        dropout=not by_adamw,
+        **fields,
+    )
 
 
 def _write_new(
@@ -312,13 +321,6 @@ def _write_new(
     with Lease(folder.path):
         folder.prepare()  # another process may have been quicker
         folder.commit(config, method.state_dict(), event, expected_state(config, network))
-
-
-def _training(known_tasks: int, changes: Training | None) -> Training:
-    try:
-        return usual_training(known_tasks, changes)
-    except ValueError as error:
-        raise SoftmaskError(f"training: {error}") from None
 
 
 def _checked_name(name: str) -> None:
