@@ -68,6 +68,22 @@ def test_learning_tells_what_it_cost_where_samples_were_kept(model: Path, few: P
     assert [line.split(":")[0] for line in told] == ["first", "second"]
 
 
+def test_a_task_that_makes_it_forget_is_undone(few: Path, tmp_path: Path) -> None:
+    plain = [*TINY, "--method", "ncl", "--set", "epochs=150", "--retain", 1.0]
+    first = softmask("learn", tmp_path / "m", few / "train" / "first", *plain)
+    assert first.code == 0, first.err
+    before = {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()}
+    assert ContinualModel.open(tmp_path / "m").config.tasks[0].probe == 3, (
+        "a gate needs samples: one a class is held out"
+    )
+    destructive = [word for change in ("optimizer=adamw", "lr=1.0", "epochs=8") for word in ("--set", change)]
+    ended = softmask("learn", tmp_path / "m", few / "train" / "second", *destructive, "--retain", 1.0)
+    assert ended.code == 3, ended.err
+    assert len(ended.errors()) == 1
+    assert "first" in ended.errors()[0]
+    assert {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()} == before
+
+
 def test_a_damaged_image_does_not_stop_the_others(model: Path, few: Path, tmp_path: Path) -> None:
     samples = shutil.copytree(few / "test" / "first" / "0", tmp_path / "images")
     (samples / "bad.png").write_bytes(b"no image")

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from softmask.cli import options
-from softmask.cli.printing import Progress, out, print_json, tell
+from softmask.cli.printing import Progress, out, print_json, problem, tell
+from softmask.core import RetentionError
 from softmask.errors import ConfigError, SoftmaskError, choices
 from softmask.learning.training import Training
 from softmask.models import ContinualModel
@@ -20,6 +21,9 @@ from softmask.models.folder import ModelFolder
 from softmask.storage.lease import FolderBusyError, Lease
 
 FIELDS = [field.name for field in dataclasses.fields(Training)]
+FORGOTTEN = 3
+"""The exit code of `learn --retain` where an earlier task was forgotten."""
+PROBE_OF_A_GATE = 100
 MADE_BY_LEARN = "made by learn"
 """The entry in the history of a model that `learn` created for its first task."""
 Model = Annotated[Path, typer.Argument(help="Folder of the model.")]
@@ -46,7 +50,16 @@ def learn(
         list[str] | None,
         typer.Option("--set", help="`lr`, `epochs`, ...; for a new model also `settings.NAME`. May be repeated."),
     ] = None,
-    probe: Annotated[int, typer.Option(min=0, help="Keep N samples for `inspect --probe`.", metavar="N")] = 0,
+    probe: Annotated[
+        int | None,
+        typer.Option(min=0, help="Keep N samples, to measure forgetting (0; with --retain 100).", metavar="N"),
+    ] = None,
+    retain: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Undo the task, with exit code 3, if an earlier one keeps less than this share."
+        ),
+    ] = None,
     device: options.Device = "cpu",
     as_json: options.AsJson = False,
 ) -> None:
@@ -66,7 +79,12 @@ def learn(
     name = task or Path(os.path.abspath(images)).name
     try:
         with Progress(name, len(opened.tasks) + 1, first=len(opened.tasks)) as progress:
-            facts = opened.learn(name, images, val, training=changes, probe=probe, watch=progress)
+            kept = probe if probe is not None else PROBE_OF_A_GATE if retain is not None else 0
+            facts = opened.learn(name, images, val, training=changes, probe=kept, retain=retain, watch=progress)
+    except RetentionError as error:
+        problem(f"{name} was learned and undone: {error}")
+        tell(f"{model} is unchanged; a lower learning rate (--set lr=...) or more protection forgets less")
+        raise typer.Exit(FORGOTTEN) from None
     except BaseException:
         with suppress(SoftmaskError):  # the first error is the one to report
             report_state(ModelFolder(model), name, is_new)
@@ -90,7 +108,7 @@ def _print_drift(model: ContinualModel, new: str) -> None:
         return
     for drift in model.inspect(probe=True).drift:
         if drift.task != new:
-            then, now = (f"{100 * share:.1f} %" for share in (drift.accuracy_then, drift.accuracy_now))
+            then, now = (f"{100 * share:.1f} %" for share in drift.curve)
             out.print(f"{drift.task}: accuracy {now} on {drift.samples} kept samples, {then} when it was learned")
 
 

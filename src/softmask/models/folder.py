@@ -123,6 +123,15 @@ class ModelFolder:
         except (OSError, SoftmaskError) as error:  # the model itself is safe by now
             warnings.warn(f"{self.path} is saved, but not tidied up: {error}", stacklevel=2)
 
+    def describe(self, config: ModelConfig, event: Mapping[str, Any]) -> None:
+        """All or nothing: another description of the same generation."""
+        try:
+            parse_config(json.dumps(config.to_dict()), "its new description")
+        except DescriptionError as error:
+            raise ModelFolderError(f"{self.path} is as it was: {error}") from None
+        write_json(self.path / "config.json", config.to_dict())
+        self.note(event)
+
     def note(self, event: Mapping[str, Any]) -> None:
         """For people to read; the model does not depend on it."""
         with open(opened_if_plain(self.history, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import softmask
+from softmask.core.gate import check_share
 from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.learning.device import exact, find_device
 from softmask.learning.evaluation import evaluating
@@ -21,7 +22,8 @@ from softmask.learning.method import Method
 from softmask.models.data import Source, kind_of, normalise_bytes, read_inputs, read_task
 from softmask.models.description import KnownTask, ModelConfig, check_name, new_config
 from softmask.models.folder import ModelFolder, ModelFolderError
-from softmask.models.inspection import Inspection, capacity_warning, keep_probe, measure_drift
+from softmask.models.gate import FolderGate
+from softmask.models.inspection import UNLABELLED, Inspection, capacity_warning, keep_probe, measure_drift, write_probe
 from softmask.models.learner import (
     BY_ADAMW,
     Watch,
@@ -174,6 +176,7 @@ class ContinualModel:
         classes: Sequence[str] | None = None,
         training: Changes | None = None,
         probe: int = 0,
+        retain: float | None = None,
         watch: Watch | None = None,
     ) -> KnownTask:
         """Learn one more task, and keep what was learned before.
@@ -181,13 +184,20 @@ class ContinualModel:
         `train` is a folder of class folders, a dataset of `(x, y)` pairs or a pair of tensors; `val` alike, or a tenth
         of the training samples. `training` names the fields that are to differ from the defaults of the folder, as in
         `{"epochs": 40, "lr": 3e-4}`; fields of a `Training` that were not given count as not named. With `probe`, that
-        many validation samples are kept in the folder for `inspect(probe=True)`.
+        many validation samples are kept in the folder for `inspect(probe=True)` and for later gates.
+
+        `retain` is the gate: every earlier task must keep this share of its accuracy on its kept samples (of its
+        answers, where they have no labels). Otherwise `RetentionError` is raised with the curves, one value an epoch,
+        and the model is as it was.
         """
         _checked_name(name)
         if isinstance(probe, bool) or probe < 0:
             raise SoftmaskError(f"probe must be a number of samples, 0 or more, not {probe}")
+        if retain is not None:
+            check_share(retain)
         with Lease(self.path) as lease:
             self._refresh()
+            gate = None if retain is None else FolderGate(retain, self._folder, self.config, self._answers, watch)
             if name in self.tasks:
                 raise SoftmaskError(f"the model has a task {name!r} already: give the new one another name")
             usual_training(self.config, training)  # a mistake is told before images are read
@@ -196,7 +206,9 @@ class ContinualModel:
             task = make_task(self.config, name, known, held).on(self._device)
             wanted = usual_training(self.config, training, known)
             state = self._method.state_dict()
-            learned = learn_task(self.config, self._network, state, task, known.classes, wanted, watch)
+            learned = learn_task(self.config, self._network, state, task, known.classes, wanted, gate or watch)
+            if gate is not None:
+                gate.check(learned.method)
             facts = learned.facts
             lease.require()  # before anything is written: another process may have learned meanwhile
             if probe:
@@ -210,6 +222,33 @@ class ContinualModel:
         if message := capacity_warning(config.tasks):
             warnings.warn(message, stacklevel=2)
         return facts
+
+    def keep_probe(self, task: str, inputs: Source) -> None:
+        """Keep inputs of a task without labels, and what the model answers to them now, for later gates.
+
+        For tasks that were learned without `probe`. A probe that a task has already is not replaced.
+        """
+        with Lease(self.path) as lease:
+            self._refresh()
+            place = self._position(task)
+            if self.config.tasks[place].probe:
+                raise SoftmaskError(f"task {task!r} has kept samples already")
+            parts = [part for _, part in read_inputs(inputs, self.config.input_shape)]
+            if not parts:
+                raise DataError("there are no inputs to keep")
+            kept = torch.cat(parts)
+            labels = torch.full((len(kept),), UNLABELLED)
+            lease.require()
+            write_probe(self._folder, self.probabilities, place, kept, labels)  # not read until the description says so
+            known = replace(self.config.tasks[place], probe=len(kept))
+            tasks = (*self.config.tasks[:place], known, *self.config.tasks[place + 1 :])
+            self._describe(lease, tasks, _event("probe", task=task, samples=len(kept)))
+
+    def _describe(self, lease: Lease, tasks: Sequence[KnownTask], event: Mapping[str, Any]) -> None:
+        config = replace(self.config, tasks=tuple(tasks))
+        lease.require()
+        self._folder.describe(config, event)
+        self.config = config
 
     def predict(
         self, inputs: Source, task: str | None = None, *, damaged: Callable[[str], None] | None = None
