@@ -199,11 +199,27 @@ def test_damaged_and_left_out_files_are_named(few: Path, tmp_path: Path) -> None
     for name in ("a.png", "b.png", "c.png"):
         (samples / "0" / name).write_bytes(b"no image")
     (samples / "1" / "x.HEIC").touch()
+    refused = softmask("learn", tmp_path / "m", samples, *TINY, "--strict")
+    (error,) = refused.errors()
+    assert refused.code == 1
+    assert not (tmp_path / "m").exists()
+    ended = softmask("learn", tmp_path / "m", samples, *TINY, "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json()["samples"] == 33, "as many as without the damaged ones"
+    for told in (error, ended.err):
+        assert "2 more:" in told
+        assert "c.png" in told
+    assert "3 of 39 images" in ended.err
+    assert "ignored: 1 .heic" in refused.err
+
+
+def test_a_class_without_one_image_that_can_be_read_is_refused(few: Path, tmp_path: Path) -> None:
+    samples = shutil.copytree(few / "train" / "first", tmp_path / "images")
+    for path in (samples / "0").iterdir():
+        path.write_bytes(b"no image")
     ended = softmask("learn", tmp_path / "m", samples, *TINY)
-    (error,) = ended.errors()
-    assert "2 more:" in error
-    assert "c.png" in error
-    assert "ignored: 1 .heic" in ended.err
+    assert ended.code == 1
+    assert len(ended.errors()) == 1
 
 
 def test_a_network_of_ones_own(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

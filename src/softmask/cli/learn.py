@@ -60,6 +60,9 @@ def learn(
             min=0, max=1, help="Undo the task, with exit code 3, if an earlier one keeps less than this share."
         ),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse images that cannot be read, not leave them out.")
+    ] = False,
     device: options.Device = "cpu",
     as_json: options.AsJson = False,
 ) -> None:
@@ -80,7 +83,16 @@ def learn(
     try:
         with Progress(name, len(opened.tasks) + 1, first=len(opened.tasks)) as progress:
             kept = probe if probe is not None else PROBE_OF_A_GATE if retain is not None else 0
-            facts = opened.learn(name, images, val, training=changes, probe=kept, retain=retain, watch=progress)
+            facts = opened.learn(
+                name,
+                images,
+                val,
+                training=changes,
+                probe=kept,
+                retain=retain,
+                strict=strict,
+                watch=progress,
+            )
     except RetentionError as error:
         problem(f"{name} was learned and undone: {error}")
         tell(f"{model} is unchanged; a lower learning rate (--set lr=...) or more protection forgets less")

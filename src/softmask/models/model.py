@@ -52,7 +52,7 @@ class Prediction:
     """The answer of one head to one input."""
 
     item: str
-    """The path of an image, or the position in a tensor."""
+    """The path of an image file, or the position among the inputs."""
     task: str
     label: str
     confidence: float
@@ -177,6 +177,7 @@ class ContinualModel:
         training: Changes | None = None,
         probe: int = 0,
         retain: float | None = None,
+        strict: bool = False,
         watch: Watch | None = None,
     ) -> KnownTask:
         """Learn one more task, and keep what was learned before.
@@ -189,6 +190,8 @@ class ContinualModel:
         `retain` is the gate: every earlier task must keep this share of its accuracy on its kept samples (of its
         answers, where they have no labels). Otherwise `RetentionError` is raised with the curves, one value an epoch,
         and the model is as it was.
+
+        Image files that cannot be read are left out with a warning, or an error if `strict`.
         """
         _checked_name(name)
         if isinstance(probe, bool) or probe < 0:
@@ -202,7 +205,8 @@ class ContinualModel:
                 raise SoftmaskError(f"the model has a task {name!r} already: give the new one another name")
             usual_training(self.config, training)  # a mistake is told before images are read
             self._folder.tidy(self.config)
-            known, held = read_task(train, val, self.config.input_shape, classes, (self.config.seed, name))
+            purpose = (self.config.seed, name)
+            known, held = read_task(train, val, self.config.input_shape, classes, purpose, strict=strict)
             task = make_task(self.config, name, known, held).on(self._device)
             wanted = usual_training(self.config, training, known)
             state = self._method.state_dict()
@@ -253,8 +257,9 @@ class ContinualModel:
     def predict(
         self, inputs: Source, task: str | None = None, *, damaged: Callable[[str], None] | None = None
     ) -> list[Prediction]:
-        """Class names and probabilities for an image file, a folder, a list of them, or a tensor.
+        """Class names and probabilities for images, or for a tensor of inputs.
 
+        Images are files, folders, PIL images, encoded bytes, arrays of height x width x channels, or lists of these.
         Without a task every head answers that learned from such inputs (bytes or floats), in the order of the tasks,
         and a warning says what that means. An image that cannot be read is an error, unless `damaged` is given: then
         its message is passed to `damaged` and the image is left out.
