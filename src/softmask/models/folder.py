@@ -56,8 +56,8 @@ class ModelFolder:
     def generation(self, number: int) -> Path:
         return self.path / f"generation-{number:06d}.safetensors"
 
-    def probe(self, task: int) -> Path:
-        return self.path / f"probe-{task:03d}.safetensors"
+    def probe(self, number: int) -> Path:
+        return self.path / f"probe-{number:03d}.safetensors"
 
     def exists(self) -> bool:
         return (self.path / "config.json").exists()
@@ -147,7 +147,7 @@ class ModelFolder:
 
     def tidy(self, config: ModelConfig) -> None:
         """Removes earlier generations and leftovers of killed processes. The caller must hold the lease."""
-        wanted = {self.generation(config.generation).name, *(self.probe(i).name for i in range(len(config.tasks)))}
+        wanted = {self.generation(config.generation).name, *(self.probe(i).name for i in config.numbers)}
         for name in os.listdir(self.path):
             if OURS.fullmatch(name) and name not in wanted:
                 try:

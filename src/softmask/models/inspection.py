@@ -82,15 +82,16 @@ def capacity_warning(tasks: Sequence[KnownTask]) -> str | None:
     )
 
 
-def keep_probe(folder: ModelFolder, answer: Answer, task: Task, count: int) -> int:
+def keep_probe(folder: ModelFolder, number: int, answer: Answer, task: Task, count: int) -> int:
     """Keeps up to `count` validation samples with the answers of today; returns how many."""
     rows = torch.linspace(0, task.val.count - 1, min(count, task.val.count)).round().to(torch.int64)
-    return write_probe(folder, answer, task.id, task.val.images[rows], task.val.labels[rows])
+    inputs, labels = task.val.images[rows], task.val.labels[rows]
+    return write_probe(folder, number, inputs, labels, answer(inputs, task.id))
 
 
-def write_probe(folder: ModelFolder, answer: Answer, task: int, inputs: Tensor, labels: Tensor) -> int:
+def write_probe(folder: ModelFolder, number: int, inputs: Tensor, labels: Tensor, answers: Tensor) -> int:
     """Keeps these samples with the answers of today; returns how many."""
-    write_state(folder.probe(task), {"inputs": inputs, "labels": labels, "answers": answer(inputs, task).clone()})
+    write_state(folder.probe(number), {"inputs": inputs, "labels": labels, "answers": answers.clone()})
     return len(labels)
 
 
@@ -118,7 +119,7 @@ def measure_drift(folder: ModelFolder, config: ModelConfig, answer: Answer) -> l
 
 
 def _read(folder: ModelFolder, config: ModelConfig, index: int) -> tuple[Tensor, Tensor, Tensor]:
-    task, file = config.tasks[index], folder.probe(index)
+    task, file = config.tasks[index], folder.probe(config.numbers[index])
     failure: ModelFolderError | None = None
     for kind in (torch.uint8, torch.float32):
         expected = {

@@ -212,6 +212,22 @@ def expected_state(config: ModelConfig, network: Network) -> dict[str, Any]:
     return make_method(config, network, config.classes).state_dict()
 
 
+def without_head(config: ModelConfig, network: Network, state: Mapping[str, Any], place: int) -> Method:
+    """The learner of the tasks that are left, with the state of one that had a head more."""
+    kept: dict[str, Any] = {}
+    for name, value in state.items():
+        section, _, rest = name.partition(".")
+        if section == "heads":
+            index, _, part = rest.partition(".")
+            if int(index) == place:
+                continue
+            name = f"heads.{int(index) - (int(index) > place)}.{part}"
+        kept[name] = value
+    method = make_method(config, network, config.classes)
+    method.load_state_dict(kept)
+    return method
+
+
 def load_method(folder: ModelFolder, config: ModelConfig, given: Network | None) -> Method:
     """The learner with the state of its folder, whose header is compared with the network before it is read."""
     check_trusted(config.network, given)

@@ -39,6 +39,7 @@ from softmask.models.learner import (
     mask_of,
     method_settings,
     parameter_count,
+    without_head,
 )
 from softmask.models.networks import Network, name_of
 from softmask.models.training import Changes, usual_training
@@ -217,7 +218,9 @@ class ContinualModel:
             lease.require()  # before anything is written: another process may have learned meanwhile
             if probe:
                 answer = partial(self._answers, learned.method)
-                facts = replace(facts, probe=keep_probe(self._folder, answer, learned.task, probe))
+                number = max(self.config.numbers, default=-1) + 1
+                kept = keep_probe(self._folder, number, answer, learned.task, probe)
+                facts = replace(facts, probe=kept, number=None if number == learned.task.id else number)
             config = replace(self.config, generation=self.config.generation + 1, tasks=(*self.config.tasks, facts))
             lease.require()
             event = _event("learned", task=name, classes=list(facts.classes), accuracy=facts.accuracy)
@@ -243,10 +246,42 @@ class ContinualModel:
             kept = torch.cat(parts)
             labels = torch.full((len(kept),), UNLABELLED)
             lease.require()
-            write_probe(self._folder, self.probabilities, place, kept, labels)  # not read until the description says so
+            answers = self.probabilities(kept, place)
+            write_probe(self._folder, self.config.numbers[place], kept, labels, answers)  # not read until described
             known = replace(self.config.tasks[place], probe=len(kept))
             tasks = (*self.config.tasks[:place], known, *self.config.tasks[place + 1 :])
             self._describe(lease, tasks, _event("probe", task=task, samples=len(kept)))
+
+    def rename(self, task: str, name: str) -> None:
+        """Give a task another name."""
+        _checked_name(name)
+        with Lease(self.path) as lease:
+            self._refresh()
+            place = self._position(task)
+            if name in self.tasks:
+                raise SoftmaskError(f"the model has a task {name!r} already")
+            renamed = replace(self.config.tasks[place], name=name)
+            tasks = (*self.config.tasks[:place], renamed, *self.config.tasks[place + 1 :])
+            self._describe(lease, tasks, _event("renamed", task=task, name=name))
+
+    def remove(self, task: str) -> None:
+        """Forget a task on purpose: its head and its kept samples. The backbone stays as it is."""
+        with Lease(self.path) as lease:
+            self._refresh()
+            place = self._position(task)
+            if len(self.tasks) == 1:
+                raise SoftmaskError(f"{task!r} is the only task: delete the folder {self.path} instead")
+            numbered = [
+                replace(known, number=number)
+                for known, number in zip(self.config.tasks, self.config.numbers, strict=True)
+            ]
+            tasks = (*numbered[:place], *numbered[place + 1 :])
+            config = replace(self.config, generation=self.config.generation + 1, tasks=tasks)
+            method = without_head(config, self._network, self._method.state_dict(), place)
+            lease.require()
+            event = _event("removed", task=task)
+            self._folder.commit(config, method.state_dict(), event, expected_state(config, self._network))
+        self.config, self._method = config, method.to(self._device).eval()
 
     def _describe(self, lease: Lease, tasks: Sequence[KnownTask], event: Mapping[str, Any]) -> None:
         config = replace(self.config, tasks=tuple(tasks))
