@@ -9,7 +9,8 @@ import sys
 MAIN = ("step", "importance", "evaluation")
 OTHERS = (
     *("profile", "products", "precision", "processes", "methods", "latency", "avalanche"),
-    *("report", "own_model", "memory", "leakage", "grid", "stores", "stress", "protection", "time_to_accuracy"),
+    *("report", "own_model", "model_folder", "memory", "leakage", "grid", "stores", "stress"),
+    *("protection", "time_to_accuracy"),
 )
 
 

@@ -8,6 +8,8 @@ __version__ = "0.2.0"
 __all__ = [
     "ContinualModel",
     "KeepAnswers",
+    "RetentionError",
+    "RetentionGate",
     "SoftMask",
     "SubspaceMask",
     "fisher_importance",
@@ -19,6 +21,8 @@ __all__ = [
 if TYPE_CHECKING:
     from softmask.core import (
         KeepAnswers,
+        RetentionError,
+        RetentionGate,
         SoftMask,
         SubspaceMask,
         fisher_importance,

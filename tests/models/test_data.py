@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from torch.utils.data import Dataset
 from softmask.errors import DataError
 from softmask.images import decoding
 from softmask.models import ContinualModel
-from softmask.models.data import load_image, read_task
+from softmask.models.data import load_image, read_inputs, read_task
 from tests.models.examples import QUICK, blobs
 
 
@@ -137,3 +138,68 @@ def test_a_folder_of_a_format_that_is_not_read_says_what_it_needs(
         (tmp_path / name / "photo.HEIC").write_bytes(b"")
     with pytest.raises(DataError, match=r"1 \.heic.*pillow-heif"):
         read_task(tmp_path, None, (3, 8, 8), None, (1, "task"))
+
+
+def encoded(image: Image.Image) -> bytes:
+    content = io.BytesIO()
+    image.save(content, "png")
+    return content.getvalue()
+
+
+def one_input(source: object, shape: tuple[int, ...]) -> Tensor:
+    ((names, inputs),) = read_inputs(source, shape)
+    assert names == ["0"]
+    return inputs[0]
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (1, 8, 8)])
+@pytest.mark.parametrize("size", [(8, 8), (20, 12)])
+def test_an_image_is_the_same_from_a_file_and_from_memory(
+    tmp_path: Path, shape: tuple[int, ...], size: tuple[int, int]
+) -> None:
+    pixels = np.random.RandomState(0).randint(0, 256, (size[1], size[0], 3)).astype(np.uint8)
+    image = Image.fromarray(pixels)
+    image.save(tmp_path / "0.png")
+    from_file = load_image(str(tmp_path / "0.png"), shape)
+    for source in (
+        image,
+        encoded(image),
+        bytearray(encoded(image)),
+        pixels,
+        pixels[None],
+        [image],
+        pixels[:, ::-1][:, ::-1],
+    ):
+        assert torch.equal(one_input(source, shape), from_file)
+
+
+def test_what_the_model_takes_as_it_is_is_no_picture() -> None:
+    channels_first = np.random.RandomState(0).randint(0, 256, (3, 5, 3)).astype(np.uint8)
+    assert torch.equal(one_input(channels_first, (3, 5, 3)), torch.from_numpy(channels_first))
+    assert one_input(np.zeros(6, np.float32), (6,)).shape == (6,)
+
+
+def test_grey_and_transparent_arrays() -> None:
+    grey = np.full((4, 4), 100, np.uint8)
+    assert torch.equal(one_input(grey, (1, 4, 4)), one_input(grey[..., None], (1, 4, 4)))
+    clear = np.zeros((4, 4, 4), np.uint8)
+    assert torch.equal(one_input(clear, (3, 4, 4)), torch.full((3, 4, 4), 255, dtype=torch.uint8))
+
+
+def test_images_from_everywhere_in_one_list_are_named_by_path_or_position(tmp_path: Path) -> None:
+    image = Image.new("RGB", (4, 4), "red")
+    image.save(tmp_path / "a.png")
+    told: list[str] = []
+    given = [tmp_path / "a.png", image, b"no image", encoded(image), np.zeros((4, 4), np.float32)]
+    ((names, inputs),) = read_inputs(given, (3, 4, 4), told.append)
+    assert names == [str(tmp_path / "a.png"), "1", "3"]
+    assert len(inputs) == 3
+    assert [message.split(":")[0] for message in told] == ["image 2", "image 4"]
+    with pytest.raises(DataError, match="image 2"):
+        list(read_inputs(given, (3, 4, 4)))
+
+
+@pytest.mark.parametrize("wrong", [3, [3], None, [None], {"a": 1}])
+def test_what_is_no_input_is_refused(wrong: object) -> None:
+    with pytest.raises(DataError):
+        list(read_inputs(wrong, (3, 4, 4)))

@@ -60,7 +60,7 @@ def first_task(model: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"format": 2}, "from a later release"),
+        ({"format": 3}, "from a later release"),
         ({"format": "1"}, "not the description"),
         ({"generation": 7}, "generation-000007"),
         ({"generation": -1}, "out of range"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from softmask.errors import ConfigError
 from softmask.models import ContinualModel, ModelConfig
-from softmask.models.learner import OPEN_ENDED, LearnerError, make_method, method_settings, usual_training
+from softmask.models.learner import OPEN_ENDED, LearnerError, make_method, method_settings
 from tests.models.examples import QUICK, blobs, small_model
 
 
@@ -43,6 +42,7 @@ def test_settings_are_checked() -> None:
         method_settings("ewc", {"strenght": 3})
     assert method_settings("ewc", {"lr": 0.1}).lr == 0.1
     assert method_settings("ewc", {"lr": None}).lr is None
+    assert method_settings("lwf", {}).lr is None, "the benchmark's default is no rate for AdamW"
     with pytest.raises(ConfigError, match=r"strength: .*number.*not 'much'"):
         method_settings("ewc", {"strength": "much"})
     with pytest.raises(ConfigError, match=r"strength: .*not below|strength must"):
@@ -50,17 +50,3 @@ def test_settings_are_checked() -> None:
     for wrong in (1, None):
         with pytest.raises(ConfigError, match=f"importance_dropout: .*boolean.*not {wrong}"):
             method_settings("spg", {"importance_dropout": wrong})
-
-
-@pytest.mark.parametrize(("known", "rate"), [(0, 0.05), (1, 0.01), (7, 0.01)])
-def test_later_tasks_are_learned_at_a_lower_rate(known: int, rate: float) -> None:
-    assert usual_training(known) == replace(usual_training(0), lr=rate)
-
-
-def test_a_model_learns_its_second_task_at_the_lower_rate(tmp_path: Path) -> None:
-    rates: list[float] = []
-    model = ContinualModel.create(tmp_path / "m", network="mlp", input_shape=(6,), width=1 / 16)
-    for number in range(2):
-        model.learn(f"task {number}", blobs(number), watch=lambda _, fit: rates.append(fit.training.lr))
-    assert rates[0] == usual_training(0).lr
-    assert rates[-1] == usual_training(1).lr

@@ -46,7 +46,7 @@ def with_widths() -> nn.Module:
 
 
 def made(network: object, shape: tuple[int, ...] = (6,)) -> nn.Module:
-    return make_backbone(network, shape, 1 / 16, frozen_statistics=False)  # type: ignore[arg-type]
+    return make_backbone(network, shape, 1 / 16, dropout=False, frozen_statistics=False)  # type: ignore[arg-type]
 
 
 def test_the_width_of_ones_own_features_is_measured() -> None:
@@ -101,7 +101,7 @@ def test_statistics_are_frozen_on_request() -> None:
     def normalised() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
 
-    backbone = make_backbone(normalised, (6,), 1.0, frozen_statistics=True).train()
+    backbone = make_backbone(normalised, (6,), 1.0, dropout=False, frozen_statistics=True).train()
     backbone(torch.randn(8, 6))
     assert (backbone[1].running_mean == 0).all()
 

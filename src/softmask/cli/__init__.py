@@ -66,6 +66,10 @@ VERBS = {
         "inspect:inspect",
         "Show the tasks, their accuracy when learned, importance by layer, free capacity and size.",
     ),
+    "task": Verb(
+        "task:app",
+        "Rename or remove a task of a model. Example: `softmask task rename pets-model birds garden-birds`",
+    ),
     "doctor": Verb(
         "doctor:doctor",
         "Show installed packages, threads and the data that are found, and run a short self-check.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 from contextlib import suppress
@@ -11,17 +10,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from softmask.cli import options
-from softmask.cli.printing import Progress, out, print_json, tell
+from softmask.cli.printing import Progress, out, print_json, problem, tell
+from softmask.core import RetentionError
 from softmask.errors import ConfigError, SoftmaskError, choices
 from softmask.learning.training import Training
 from softmask.models import ContinualModel
 from softmask.models.folder import ModelFolder
-from softmask.models.learner import usual_training
 from softmask.storage.lease import FolderBusyError, Lease
 
+FIELDS = [field.name for field in dataclasses.fields(Training)]
+FORGOTTEN = 3
+"""The exit code of `learn --retain` where an earlier task was forgotten."""
+PROBE_OF_A_GATE = 100
 MADE_BY_LEARN = "made by learn"
 """The entry in the history of a model that `learn` created for its first task."""
 Model = Annotated[Path, typer.Argument(help="Folder of the model.")]
@@ -41,14 +43,26 @@ def learn(
     channels: Annotated[int | None, typer.Option(min=1, max=3, help="1 grey or 3 colour, for a new model.")] = None,
     width: Annotated[float | None, typer.Option(help="Width of the network as a factor, for a new model (1).")] = None,
     method: Annotated[
-        str | None, typer.Option("--method", "-m", help="Learning method, for a new model (spg).")
+        str | None, typer.Option("--method", "-m", help="Learning method, for a new model (lwf).")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Random seed, for a new model (1).")] = None,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", help="`lr`, `epochs`, ...; for a new model also `settings.NAME`. May be repeated."),
     ] = None,
-    probe: Annotated[int, typer.Option(min=0, help="Keep N samples for `inspect --probe`.", metavar="N")] = 0,
+    probe: Annotated[
+        int | None,
+        typer.Option(min=0, help="Keep N samples, to measure forgetting (0; with --retain 100).", metavar="N"),
+    ] = None,
+    retain: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Undo the task, with exit code 3, if an earlier one keeps less than this share."
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse images that cannot be read, not leave them out.")
+    ] = False,
     device: options.Device = "cpu",
     as_json: options.AsJson = False,
 ) -> None:
@@ -56,8 +70,7 @@ def learn(
 
     If it is killed, the model is unchanged. Example: `softmask learn pets-model photos/cats-vs-dogs`
     """
-    changes = options.parse_changes(change)
-    _, settings = split_changes(changes)  # errors in them are reported before anything is created
+    changes, settings = split_changes(options.parse_changes(change))
     if channels not in (None, 1, 3):
         raise typer.BadParameter("images have 1 channel (grey) or 3 channels (colour)", param_hint="--channels")
     if Path(os.path.abspath(model)).is_relative_to(os.path.abspath(images)):
@@ -66,11 +79,24 @@ def learn(
     side = wanted_shape(size, channels, None if is_new else ModelFolder(model).read_config().input_shape)
     wanted = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
     opened = open_or_create(model, {k: v for k, v in wanted.items() if v is not None}, settings, device)
-    training, _ = split_changes(changes, len(opened.tasks))
     name = task or Path(os.path.abspath(images)).name
     try:
-        with Progress(name, len(opened.tasks) + 1, training.epochs) as progress:
-            facts = opened.learn(name, images, val, training=training, probe=probe, watch=progress)
+        with Progress(name, len(opened.tasks) + 1, first=len(opened.tasks)) as progress:
+            kept = probe if probe is not None else PROBE_OF_A_GATE if retain is not None else 0
+            facts = opened.learn(
+                name,
+                images,
+                val,
+                training=changes,
+                probe=kept,
+                retain=retain,
+                strict=strict,
+                watch=progress,
+            )
+    except RetentionError as error:
+        problem(f"{name} was learned and undone: {error}")
+        tell(f"{model} is unchanged; a lower learning rate (--set lr=...) or more protection forgets less")
+        raise typer.Exit(FORGOTTEN) from None
     except BaseException:
         with suppress(SoftmaskError):  # the first error is the one to report
             report_state(ModelFolder(model), name, is_new)
@@ -94,7 +120,7 @@ def _print_drift(model: ContinualModel, new: str) -> None:
         return
     for drift in model.inspect(probe=True).drift:
         if drift.task != new:
-            then, now = (f"{100 * share:.1f} %" for share in (drift.accuracy_then, drift.accuracy_now))
+            then, now = (f"{100 * share:.1f} %" for share in drift.curve)
             out.print(f"{drift.task}: accuracy {now} on {drift.samples} kept samples, {then} when it was learned")
 
 
@@ -166,22 +192,16 @@ def allow_own_code(network: str | None) -> None:
         sys.path.insert(0, os.getcwd())
 
 
-def split_changes(changes: dict[str, Any], known_tasks: int = 0) -> tuple[Training, dict[str, Any]]:
-    """The training of a task after `known_tasks` others, and the settings of the method."""
-    fields = [field.name for field in dataclasses.fields(Training)]
-    training, settings = dataclasses.asdict(usual_training(known_tasks)), {}
+def split_changes(changes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those of the training, and those of the settings of the method."""
+    training: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in changes.items():
         section, _, key = name.rpartition(".")
         if section == "settings":
             settings[key] = value
-        elif section in ("", "training") and key in fields:
+        elif section in ("", "training") and key in FIELDS:
             training[key] = value
         else:
-            raise ConfigError(f"there is no field {name!r}{choices(key, [*fields, 'settings.*'])}")
-    try:
-        valid = TypeAdapter(Training).validate_json(json.dumps(training), strict=True)
-        return dataclasses.replace(valid), settings  # a copy in which every field counts as given
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(["training", *map(str, first["loc"])])
-        raise ConfigError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
+            raise ConfigError(f"there is no field {name!r}{choices(key, [*FIELDS, 'settings.*'])}")
+    return training, settings

@@ -56,9 +56,11 @@ def problem(message: str) -> None:
 class Progress:
     """Progress of a run: a bar on a terminal, otherwise a line now and then."""
 
-    def __init__(self, label: str, tasks: int, epochs: int) -> None:
-        self.label, self.tasks, self.epochs = label, tasks, epochs
+    def __init__(self, label: str, tasks: int, epochs: int | None = None, first: int = 0) -> None:
+        """`tasks` in all, of which those before `first` are learned already; `epochs` where all have the same."""
+        self.label, self.tasks, self.epochs, self.first = label, tasks, epochs, first
         self._last_line = 0.0
+        self._began: tuple[float, float] | None = None  # when the first epoch ended, and what was done by then
         self._bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -70,7 +72,7 @@ class Progress:
             console=err,
             disable=not err.is_terminal,
         )
-        self._entry = self._bar.add_task(label, total=tasks * epochs, now="")
+        self._entry = self._bar.add_task(label, total=None, now="")
 
     def __enter__(self) -> Progress:
         self._bar.start()
@@ -83,8 +85,19 @@ class Progress:
         now = f"task {task.id + 1}/{self.tasks} epoch {fit.epoch} val {100 * fit.last['val_accuracy']:.1f} %"
         # A task that stopped early counts as if it had used all its epochs; a joint one stands for all of its tasks.
         share = 1.0 if fit.done else fit.epoch / fit.training.epochs
-        done = self.epochs * (task.ids[0] + len(task.ids) * share)
-        self._bar.update(self._entry, completed=done, now=now)
+        epochs = self.epochs or fit.training.epochs
+        done, total = epochs * (task.ids[0] - self.first + len(task.ids) * share), epochs * (self.tasks - self.first)
+        self._bar.update(self._entry, completed=done, total=total, now=now)
+        left = self._left(done, total)
         if not err.is_terminal and (fit.done or time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES):
-            tell(f"{self.label}: {now}, lr {fit.last['lr']:.4g}, loss {fit.last['train_loss']:.3f}")
             self._last_line = time.monotonic()
+            tell(f"{self.label}: {now}, lr {fit.last['lr']:.4g}, loss {fit.last['train_loss']:.3f}{left}")
+
+    def _left(self, done: float, total: float) -> str:
+        """At the pace since the first epoch that was seen: a run may go on where it was killed."""
+        if self._began is None:
+            self._began = (time.monotonic(), done)
+        since, before = self._began
+        if done <= before or done >= total:
+            return ""
+        return f", {(time.monotonic() - since) * (total - done) / (done - before):.0f} s left"

@@ -1,6 +1,7 @@
 """Importance and soft-masking (Konishi et al., ICML 2023, equations 1 to 7) for any training loop; torch alone."""
 
 from softmask.core.answers import KeepAnswers
+from softmask.core.gate import RetentionError, RetentionGate
 from softmask.core.importance import (
     TaskImportance,
     cross_head_importance,
@@ -16,6 +17,8 @@ from softmask.core.subspace import SubspaceMask
 
 __all__ = [
     "KeepAnswers",
+    "RetentionError",
+    "RetentionGate",
     "SoftMask",
     "SubspaceMask",
     "TaskImportance",

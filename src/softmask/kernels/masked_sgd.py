@@ -43,6 +43,10 @@ class MaskedSGD(Optimizer):
             raise ValueError(f"a mask of shape {tuple(scale.shape)} for a parameter of {tuple(parameter.shape)}")
         return scale
 
+    def update_scales(self) -> dict[Tensor, Tensor]:
+        """The scale of each parameter that has one."""
+        return dict(self._scales)
+
     @overload
     def step(self, closure: None = None) -> None: ...
     @overload

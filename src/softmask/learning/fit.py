@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from softmask.errors import SoftmaskError
 from softmask.learning.device import random_states, set_random_states
 from softmask.learning.evaluation import validate
+from softmask.learning.masked_adamw import make_optimizer
 from softmask.learning.method import Method, Step
 from softmask.learning.seeds import derive
 from softmask.learning.task import Task, crop_and_flip
@@ -34,7 +35,7 @@ class Fit:
     ) -> None:
         self.learner, self.task, self.after_epoch = learner, task, after_epoch
         self.training = learner.adapted(learner.training_for(task, training))
-        self.optimizer = learner.make_optimizer(self.training.lr)
+        self.optimizer = make_optimizer(learner, self.training)
         self.first_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.plateau = self._make_plateau() if self._stops_early else None
         self.epoch = self.stale = 0

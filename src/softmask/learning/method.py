@@ -89,6 +89,8 @@ class Method(nn.Module):
     """A promise that the logits of old tasks stay the same, to the bit."""
     moves_old_heads: ClassVar[bool] = False
     """Whether the heads of earlier tasks may change; by default they stay, to the bit."""
+    needs_sgd: ClassVar[bool] = False
+    """Whether it changes gradients in a way that holds for plain SGD alone: Adam would rescale them."""
     clip: ClassVar[float | None] = None
     """Largest joint norm of all gradients."""
     not_in_snapshot: ClassVar[tuple[str, ...]] = ()

@@ -48,6 +48,11 @@ class Training:
     augment: Literal["none", "crop-flip"] = new_field("none")
     """`crop-flip`: each training image is moved by up to an eighth of its size and flipped left to right with
     probability 1/2, in the training loop alone. The paper uses none."""
+    optimizer: Literal["sgd", "adamw"] = new_field("sgd")
+    """`adamw` takes the place of a method's plain SGD; its updates are scaled as those of SGD are. Methods that have an
+    optimizer of their own or work on gradients refuse it."""
+    weight_decay: float = new_field(0.0)
+    """Of AdamW: each step multiplies all trainable parameters by `1 - lr * weight_decay`."""
 
     given: ClassVar[frozenset[str]] = frozenset()
     """Names of the fields that were passed when this object was made: a model folder has defaults of its own."""
@@ -69,6 +74,10 @@ class Training:
             raise ValueError(f"first_epochs must be above 0, or null for `epochs`, not {self.first_epochs}")
         if not 0 <= self.warmup_epochs < min(self.epochs, self.first_epochs or self.epochs):
             raise ValueError(f"warmup_epochs must be 0 or more and below the epochs of a task: {self.warmup_epochs}")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay must be 0 or more, not {self.weight_decay}")
+        if self.weight_decay > 0 and self.optimizer != "adamw":
+            raise ValueError(f"weight_decay belongs to optimizer = adamw, not to {self.optimizer}: leave it at 0")
         if not self.lr_factor > 1:
             raise ValueError(f"lr_factor must be above 1, not {self.lr_factor}")
 

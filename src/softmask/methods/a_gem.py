@@ -44,6 +44,7 @@ from softmask.learning.replay import mixed_loss
 @register("a-gem")
 class AGEM(Method):
     title = "A-GEM"
+    needs_sgd = True
     moves_old_heads = True
     not_in_snapshot = ("memory",)
 

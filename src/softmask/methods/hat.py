@@ -49,6 +49,7 @@ class HAT(Method):
     dropout_source = "the authors of HAT, for this AlexNet"
     needs_blocks = True
     never_forgets = True
+    needs_sgd = True
     clip = 1e4
 
     @dataclass(frozen=True)

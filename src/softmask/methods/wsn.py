@@ -56,6 +56,7 @@ class WSN(Method):
     dropout_source = "the authors' code, for this AlexNet"
     needs_blocks = True
     never_forgets = True
+    needs_sgd = True
     not_in_snapshot = ("masks",)
 
     @dataclass(frozen=True)

@@ -85,8 +85,11 @@ def read_task(
     purpose: tuple[int, str],
     *,
     keep_empty_classes: bool = False,
+    strict: bool = True,
 ) -> tuple[Labelled, Labelled]:
     """Training and validation set; a tenth of each class is held out where no validation set is given.
+
+    Image files that cannot be read are an error if `strict`, and left out with a warning otherwise.
 
     A class without samples is dropped, unless `keep_empty_classes`: a head that was trained elsewhere has it.
     """
@@ -94,7 +97,7 @@ def read_task(
         folder = Path(train)
         require_parts_only(folder)
         train, val = folder / "train", folder / "val" if val is None and (folder / "val").is_dir() else val
-    known = read_labelled(train, shape, classes, keep_empty_classes)
+    known = read_labelled(train, shape, classes, keep_empty_classes, strict)
     if not 2 <= len(known.classes) <= MOST_CLASSES:
         raise DataError(f"a task needs at least two classes and at most {MOST_CLASSES}, found {len(known.classes)}")
     for name in known.classes:  # now, not after training
@@ -102,7 +105,8 @@ def read_task(
     if twice := [name for name, count in Counter(known.classes).items() if count > 1]:
         raise DataError(f"two classes are called {twice[0]!r}")
     if val is not None:
-        held = read_labelled(val, shape, _names_given(train, val, known, classes)).within(known.classes)
+        named = _names_given(train, val, known, classes)
+        held = read_labelled(val, shape, named, strict=strict).within(known.classes)
         if (kinds := (kind_of(known.inputs), kind_of(held.inputs)))[0] != kinds[1]:
             raise DataError(f"trained with {kinds[0]} but validated with {kinds[1]}: only bytes are normalised")
         return known.take(shuffled(range(len(known.labels)), *purpose)), held
@@ -145,12 +149,16 @@ def _is_pair(source: Source) -> bool:
 
 
 def read_labelled(
-    source: Source, shape: Shape, classes: Sequence[str] | None = None, keep_empty_classes: bool = False
+    source: Source,
+    shape: Shape,
+    classes: Sequence[str] | None = None,
+    keep_empty_classes: bool = False,
+    strict: bool = True,
 ) -> Labelled:
     if isinstance(source, (str, os.PathLike)):
         if classes is not None:
             raise DataError("a folder names its classes itself: leave `classes` out")
-        return _read_folder(Path(source), shape)
+        return _read_folder(Path(source), shape, strict)
     if _is_pair(source):
         inputs, labels = source
     else:
@@ -218,7 +226,7 @@ def _names_of(source: Any) -> Sequence[str] | None:
     return names if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names) else None
 
 
-def _read_folder(folder: Path, shape: Shape) -> Labelled:
+def _read_folder(folder: Path, shape: Shape, strict: bool) -> Labelled:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; expected a folder with one folder of images for each class")
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -233,39 +241,46 @@ def _read_folder(folder: Path, shape: Shape) -> Labelled:
             raise no_images(folder / name)
         files += found
         labels += [label] * len(found)
-    images = _read_all(files, shape)
-    return Labelled(torch.stack(images), torch.tensor(labels), tuple(classes))
+    return Labelled(*_read_all(files, labels, shape, strict), tuple(classes))
 
 
-def _read_all(files: Sequence[str], shape: Shape) -> list[Tensor]:
-    """All images, or one error that names every damaged file."""
-    problems, images = Problems(), []
+def _read_all(files: Sequence[str], labels: Sequence[int], shape: Shape, strict: bool) -> tuple[Tensor, Tensor]:
+    """All images that can be read with their labels; the others are counted and named in a warning, or an error."""
+    problems, images, found = Problems(), [], []
     try:
-        for path in files:
+        for path, label in zip(files, labels, strict=True):
             with problems.collected():
                 images.append(load_image(path, shape))
+                found.append(label)
         problems.raise_any()
     except DataErrors as error:
         others = [told.split(": ")[0] for told in error.problems[1:MOST_NAMED]]
         more = f"; {len(error.problems) - 1} more: {', '.join(others)}" if others else ""
-        raise DataError(error.problems[0] + more) from None
-    return images
+        told = error.problems[0] + more
+        if strict or set(found) != set(labels) or len(images) + len(error.problems) < len(files):
+            raise DataError(told) from None
+        warnings.warn(f"{len(error.problems)} of {len(files)} images were left out: {told}", stacklevel=2)
+    return torch.stack(images), torch.tensor(found)
 
 
 def load_image(path: str, shape: Shape) -> Tensor:
     """An image file as a tensor of the model's shape."""
-    _, height, width = _image_shape(shape)
     where, content = read_image(path)
+    return _decoded(content, where, shape)
+
+
+def _decoded(content: bytes, where: str, shape: Shape) -> Tensor:
+    _, height, width = _image_shape(shape)
     return _pixels(decode(content, where, any_kind(), (height, width)).transpose(1, 2, 0), shape)
 
 
 def _pixels(colour: np.ndarray[Any, Any], shape: Shape) -> Tensor:
     """From height x width x RGB bytes to the model's shape."""
     channels, height, width = _image_shape(shape)
-    image = Image.fromarray(np.ascontiguousarray(colour)).convert("L" if channels == 1 else "RGB")
-    if image.size != (width, height):
+    image = Image.fromarray(np.ascontiguousarray(colour))
+    if image.size != (width, height):  # in colour, as a file is
         image = image.resize((width, height), Image.Resampling.BICUBIC)
-    pixels = torch.from_numpy(np.array(image))
+    pixels = torch.from_numpy(np.array(image.convert("L" if channels == 1 else "RGB")))
     return pixels.unsqueeze(0) if channels == 1 else pixels.permute(2, 0, 1).contiguous()
 
 
@@ -282,36 +297,79 @@ def read_inputs(
 
     An image that cannot be read is an error, or its message is passed to `damaged` and it is left out.
     """
-    if isinstance(source, np.ndarray):
-        try:
-            source = _tensor(source)
-        except TypeError as error:
-            raise DataError(f"expected numbers or images: {error}") from None
+    if isinstance(source, np.ndarray) and not _is_picture(source, shape):
+        if source.ndim == 4 and all(_is_picture(each, shape) for each in source[:1]):
+            source = list(source)
+        else:
+            try:
+                source = _tensor(source)
+            except TypeError as error:
+                raise DataError(f"expected numbers or images: {error}") from None
     if isinstance(source, Tensor):
         inputs = _checked(source if source.dim() > len(shape) else source.unsqueeze(0), shape)
         for start in range(0, len(inputs), BATCH):
             part = inputs[start : start + BATCH]
             yield [str(start + index) for index in range(len(part))], part
         return
-    files: list[str] = []
-    paths = [source] if isinstance(source, (str, os.PathLike)) else source
-    if not isinstance(paths, Sequence) or not all(isinstance(path, (str, os.PathLike)) for path in paths):
-        raise DataError("expected a tensor of inputs, an image file, a folder, or a list of such paths")
-    for path in paths:
-        found = images_below(Path(path)) if Path(path).is_dir() else [str(path)]
-        if not found:
-            raise no_images(Path(path))
-        files += found
-    for start in range(0, len(files), BATCH):
+    items = _images_in(source)
+    for start in range(0, len(items), BATCH):
         names: list[str] = []
         images: list[Tensor] = []
-        for path in files[start : start + BATCH]:
+        for name, item in items[start : start + BATCH]:
             try:
-                images.append(load_image(path, shape))
-                names.append(path)
+                images.append(_read_one(name, item, shape))
+                names.append(name)
             except DataError as error:
                 if damaged is None:
                     raise
                 damaged(str(error))
         if names:
             yield names, torch.stack(images)
+
+
+PICTURES = (bytes, bytearray, memoryview, Image.Image, np.ndarray)
+"""Images in memory: the content of a file, or pixels."""
+
+
+def _images_in(source: Source) -> list[tuple[str, Any]]:
+    """Each image with its name: the path of a file, the position of one in memory."""
+    given = [source] if isinstance(source, (str, os.PathLike, *PICTURES)) else source
+    if not isinstance(given, Sequence) or not all(isinstance(each, (str, os.PathLike, *PICTURES)) for each in given):
+        raise DataError(
+            "expected a tensor of inputs, an image file, a folder, an image in memory (PIL, encoded bytes, height x "
+            "width x channels), or a list of such"
+        )
+    found: list[tuple[str, Any]] = []
+    for position, each in enumerate(given):
+        if isinstance(each, PICTURES):
+            found.append((str(position), each))
+            continue
+        files = images_below(Path(each)) if Path(each).is_dir() else [str(each)]
+        if not files:
+            raise no_images(Path(each))
+        found += [(path, path) for path in files]
+    return found
+
+
+def _read_one(name: str, item: Any, shape: Shape) -> Tensor:
+    """An image, from wherever it is, as a tensor of the model's shape."""
+    if isinstance(item, str):
+        return load_image(item, shape)
+    where = f"image {name}"
+    if isinstance(item, (bytes, bytearray, memoryview)):
+        return _decoded(bytes(item), where, shape)
+    if isinstance(item, np.ndarray):
+        if not _is_picture(item, shape):
+            raise DataError(f"{where}: an image is height x width x channels in bytes, not {item.shape} {item.dtype}")
+        item = Image.fromarray(np.ascontiguousarray(item[..., 0] if item.shape[2:] == (1,) else item))
+    try:
+        return _pixels(np.asarray(in_colour(item)), shape)
+    except (OSError, ValueError) as error:  # Pillow reads a file only when its pixels are wanted
+        raise DataError(f"{where}: not an image, or damaged ({error})") from None
+
+
+def _is_picture(array: np.ndarray[Any, Any], shape: Shape) -> bool:
+    """Height x width (x channels) in bytes, unless it is just what the model takes."""
+    if array.dtype != np.uint8 or tuple(array.shape) == shape or len(shape) != 3:
+        return False
+    return array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))

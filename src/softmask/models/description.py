@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,9 +16,10 @@ from softmask.images.labelled import COLOUR
 from softmask.learning.task import Normalisation
 from softmask.storage.reading import too_many_brackets
 
-FORMAT = 1
+FORMAT = 2
 LARGEST_SIDE, MOST_CLASSES, MOST_TASKS, LONGEST_NAME = 4096, 100_000, 10_000, 200
 MOST_PROBED = 1_000_000
+MOST_NUMBER = 1_000_000_000
 SMALLEST_SPREAD = 1e-6  # of pixels in 0..1: divided by less, they would overflow
 
 
@@ -48,6 +49,8 @@ class KnownTask:
     """Number of validation samples that were kept, to see later whether answers change."""
     inputs: str = ""
     """`bytes`, which are normalised, or `floats`, which are used as they are; empty in old folders."""
+    number: int | None = None
+    """Of the file with its kept samples; None for its position, from which it differs after a task was removed."""
 
     def __post_init__(self) -> None:
         check_name(self.name, "a task's name")
@@ -56,6 +59,8 @@ class KnownTask:
             check_name(name, "a class's name")
         if not 2 <= len(self.classes) <= MOST_CLASSES or len(set(self.classes)) != len(self.classes):
             raise ValueError(f"task {self.name!r} needs 2 to {MOST_CLASSES} classes, no two of one name")
+        if self.number is not None and not 0 <= self.number < MOST_NUMBER:
+            raise ValueError(f"task {self.name!r}: the number of its kept samples is out of range")
         if self.samples < 1 or self.epochs < 0 or not 0 <= self.probe <= MOST_PROBED:
             raise ValueError(f"task {self.name!r}: a count is out of range")
         if not all(0 <= share <= 1 for share in (self.accuracy, self.free_capacity or 0)) or not math.isfinite(
@@ -76,6 +81,10 @@ class ModelConfig:
     width: float = 1.0
     method: str = "spg"
     settings: dict[str, Any] = field(default_factory=dict)
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """By which tasks are learned unless told otherwise. Folders of version 0.1 do not name it and go on with SGD."""
+    dropout: bool = True
+    """Whether `alexnet` has the paper's dropout, as in folders of version 0.1."""
     seed: int = 1
     mean: tuple[float, ...] = ()
     """Per channel, for images and other bytes; floats are used as they are."""
@@ -92,6 +101,8 @@ class ModelConfig:
             raise ValueError("input_shape, width, seed or generation is out of range")
         if len(self.tasks) > MOST_TASKS or len({task.name for task in self.tasks}) != len(self.tasks):
             raise ValueError("too many tasks, or two of one name")
+        if len(set(self.numbers)) != len(self.numbers):
+            raise ValueError("two tasks have their kept samples in one file")
         if len(self.mean) != len(self.std) or not all(spread >= SMALLEST_SPREAD for spread in self.std):
             raise ValueError("mean and std do not fit each other")
         if (self.mean and len(self.mean) != self.input_shape[0]) or not all(map(math.isfinite, self.mean + self.std)):
@@ -100,6 +111,11 @@ class ModelConfig:
     @property
     def classes(self) -> tuple[int, ...]:
         return tuple(len(task.classes) for task in self.tasks)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of the files with kept samples, task by task."""
+        return tuple(place if task.number is None else task.number for place, task in enumerate(self.tasks))
 
     @property
     def normalise(self) -> Normalisation | None:

@@ -56,8 +56,8 @@ class ModelFolder:
     def generation(self, number: int) -> Path:
         return self.path / f"generation-{number:06d}.safetensors"
 
-    def probe(self, task: int) -> Path:
-        return self.path / f"probe-{task:03d}.safetensors"
+    def probe(self, number: int) -> Path:
+        return self.path / f"probe-{number:03d}.safetensors"
 
     def exists(self) -> bool:
         return (self.path / "config.json").exists()
@@ -123,6 +123,15 @@ class ModelFolder:
         except (OSError, SoftmaskError) as error:  # the model itself is safe by now
             warnings.warn(f"{self.path} is saved, but not tidied up: {error}", stacklevel=2)
 
+    def describe(self, config: ModelConfig, event: Mapping[str, Any]) -> None:
+        """All or nothing: another description of the same generation."""
+        try:
+            parse_config(json.dumps(config.to_dict()), "its new description")
+        except DescriptionError as error:
+            raise ModelFolderError(f"{self.path} is as it was: {error}") from None
+        write_json(self.path / "config.json", config.to_dict())
+        self.note(event)
+
     def note(self, event: Mapping[str, Any]) -> None:
         """For people to read; the model does not depend on it."""
         with open(opened_if_plain(self.history, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
@@ -138,7 +147,7 @@ class ModelFolder:
 
     def tidy(self, config: ModelConfig) -> None:
         """Removes earlier generations and leftovers of killed processes. The caller must hold the lease."""
-        wanted = {self.generation(config.generation).name, *(self.probe(i).name for i in range(len(config.tasks)))}
+        wanted = {self.generation(config.generation).name, *(self.probe(i).name for i in config.numbers)}
         for name in os.listdir(self.path):
             if OURS.fullmatch(name) and name not in wanted:
                 try:

@@ -17,6 +17,8 @@ from softmask.models.folder import ModelFolder, ModelFolderError, read_checked
 from softmask.storage.state_file import write_state
 
 LITTLE_CAPACITY = 0.1
+UNLABELLED = -1
+"""The label of kept samples whose classes nobody told."""
 Answer = Callable[[Tensor, int], Tensor]
 """Probabilities of a task's classes for some inputs."""
 
@@ -27,12 +29,20 @@ class Drift:
 
     task: str
     samples: int
-    accuracy_then: float
-    accuracy_now: float
+    accuracy_then: float | None
+    """None for samples without labels."""
+    accuracy_now: float | None
     changed: float
     """Share of samples whose predicted class has changed."""
     moved: float
     """Mean absolute change of the probabilities."""
+
+    @property
+    def curve(self) -> tuple[float, float]:
+        """Accuracy then and now; of samples without labels, the agreement with the answers of then."""
+        if self.accuracy_then is None or self.accuracy_now is None:
+            return 1.0, 1.0 - self.changed
+        return self.accuracy_then, self.accuracy_now
 
 
 @dataclass(frozen=True)
@@ -72,13 +82,17 @@ def capacity_warning(tasks: Sequence[KnownTask]) -> str | None:
     )
 
 
-def keep_probe(folder: ModelFolder, answer: Answer, task: Task, count: int) -> int:
+def keep_probe(folder: ModelFolder, number: int, answer: Answer, task: Task, count: int) -> int:
     """Keeps up to `count` validation samples with the answers of today; returns how many."""
     rows = torch.linspace(0, task.val.count - 1, min(count, task.val.count)).round().to(torch.int64)
     inputs, labels = task.val.images[rows], task.val.labels[rows]
-    state = {"inputs": inputs, "labels": labels, "answers": answer(inputs, task.id).clone()}
-    write_state(folder.probe(task.id), state)
-    return len(rows)
+    return write_probe(folder, number, inputs, labels, answer(inputs, task.id))
+
+
+def write_probe(folder: ModelFolder, number: int, inputs: Tensor, labels: Tensor, answers: Tensor) -> int:
+    """Keeps these samples with the answers of today; returns how many."""
+    write_state(folder.probe(number), {"inputs": inputs, "labels": labels, "answers": answers.clone()})
+    return len(labels)
 
 
 def measure_drift(folder: ModelFolder, config: ModelConfig, answer: Answer) -> list[Drift]:
@@ -90,12 +104,13 @@ def measure_drift(folder: ModelFolder, config: ModelConfig, answer: Answer) -> l
             inputs, labels, then = _read(folder, config, index)
             now = answer(inputs, index)
             best_then, best_now = then.argmax(1), now.argmax(1)
+            labelled = bool((labels != UNLABELLED).all())
             found.append(
                 Drift(
                     task=task.name,
                     samples=len(labels),
-                    accuracy_then=(best_then == labels).double().mean().item(),
-                    accuracy_now=(best_now == labels).double().mean().item(),
+                    accuracy_then=(best_then == labels).double().mean().item() if labelled else None,
+                    accuracy_now=(best_now == labels).double().mean().item() if labelled else None,
                     changed=(best_then != best_now).double().mean().item(),
                     moved=(then - now).abs().mean().item(),
                 )
@@ -104,7 +119,7 @@ def measure_drift(folder: ModelFolder, config: ModelConfig, answer: Answer) -> l
 
 
 def _read(folder: ModelFolder, config: ModelConfig, index: int) -> tuple[Tensor, Tensor, Tensor]:
-    task, file = config.tasks[index], folder.probe(index)
+    task, file = config.tasks[index], folder.probe(config.numbers[index])
     failure: ModelFolderError | None = None
     for kind in (torch.uint8, torch.float32):
         expected = {

@@ -33,20 +33,12 @@ from softmask.models.networks import BUILT_IN, Network, NetworkError, check_trus
 
 Watch = Callable[[Task, Fit], None]
 # Methods whose state does not depend on the number of tasks, and that take the backbone as it is.
-OPEN_ENDED = ("spg", "spg-no-chi", "spg-no-smh", "spg-hard", "spg-fi", "ewc", "ewc-gi", "si", "ncl")
+OPEN_ENDED = ("lwf", "spg-plus", "spg", "spg-no-chi", "spg-no-smh", "spg-hard", "spg-fi", "ewc", "ewc-gi", "si", "ncl")
 # SI measures importance while it trains, NCL not at all: neither can protect a model that was trained elsewhere.
 CAN_ADOPT = tuple(name for name in OPEN_ENDED if name not in ("si", "ncl"))
-# Stops by itself when the validation loss no longer falls; shuffles every epoch, since a task may be small.
-FIRST_TRAINING = Training(lr=0.05, lr_min=1e-3, patience=4, epochs=100, batch=32, shuffle=True)
-# Later tasks start from trained weights. On three tasks of photographs, the second task at the learning rate of the
-# first cost the first task 30 points; at a fifth of it 12, and the new task lost less than that.
-LATER_TRAINING = replace(FIRST_TRAINING, lr=0.01)
-
-
-def usual_training(known_tasks: int, changes: Training | None = None) -> Training:
-    """The defaults of a model folder, with those fields of `changes` that its maker named."""
-    usual = LATER_TRAINING if known_tasks else FIRST_TRAINING
-    return usual if changes is None else replace(usual, **{name: getattr(changes, name) for name in changes.given})
+# Learned by AdamW and without dropout unless told otherwise. The others are trained as in their papers, whose
+# hyperparameters fit plain SGD and dropout.
+BY_ADAMW = ("lwf", "ncl")
 
 
 class LearnerError(ConfigError):
@@ -190,7 +182,8 @@ def make_method(config: ModelConfig, network: Network, classes: tuple[int, ...])
     """A learner for these tasks with its initial weights, which follow from the seed of the model."""
 
     def make() -> Backbone:
-        return make_backbone(network, config.input_shape, config.width, frozen_statistics=bool(config.tasks))
+        known = bool(config.tasks)
+        return make_backbone(network, config.input_shape, config.width, dropout=config.dropout, frozen_statistics=known)
 
     scenario = OpenScenario(
         config.input_shape,  # type: ignore[arg-type]  # inputs need not be images here
@@ -219,6 +212,22 @@ def expected_state(config: ModelConfig, network: Network) -> dict[str, Any]:
     return make_method(config, network, config.classes).state_dict()
 
 
+def without_head(config: ModelConfig, network: Network, state: Mapping[str, Any], place: int) -> Method:
+    """The learner of the tasks that are left, with the state of one that had a head more."""
+    kept: dict[str, Any] = {}
+    for name, value in state.items():
+        section, _, rest = name.partition(".")
+        if section == "heads":
+            index, _, part = rest.partition(".")
+            if int(index) == place:
+                continue
+            name = f"heads.{int(index) - (int(index) > place)}.{part}"
+        kept[name] = value
+    method = make_method(config, network, config.classes)
+    method.load_state_dict(kept)
+    return method
+
+
 def load_method(folder: ModelFolder, config: ModelConfig, given: Network | None) -> Method:
     """The learner with the state of its folder, whose header is compared with the network before it is read."""
     check_trusted(config.network, given)
@@ -234,13 +243,18 @@ def load_method(folder: ModelFolder, config: ModelConfig, given: Network | None)
 
 
 def method_settings(method: str, settings: Mapping[str, Any]) -> Any:
-    """The method's `Settings`, or an error that names the unknown setting."""
+    """The method's `Settings`, or an error that names the unknown setting.
+
+    The learning rate is that of the training, unless the settings name another: a method's own default is meant for the
+    benchmark's SGD.
+    """
     kind = METHODS.load(method).Settings
     known = [field.name for field in dataclasses.fields(kind)]
     for name in settings:
         if name not in known:
             raise LearnerError(f"{method} has no setting {name!r}{choices(name, known)}")
-    return validated(kind, dict(settings), f"settings of {method}")
+    of_training = {"lr": None} if "lr" in known else {}
+    return validated(kind, of_training | dict(settings), f"settings of {method}")
 
 
 def mask_of(method: Method) -> SoftMask | None:

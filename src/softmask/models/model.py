@@ -14,16 +14,18 @@ import torch
 from torch import Tensor, nn
 
 import softmask
+from softmask.core.gate import check_share
 from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.learning.device import exact, find_device
 from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
-from softmask.learning.training import Training
 from softmask.models.data import Source, kind_of, normalise_bytes, read_inputs, read_task
 from softmask.models.description import KnownTask, ModelConfig, check_name, new_config
 from softmask.models.folder import ModelFolder, ModelFolderError
-from softmask.models.inspection import Inspection, capacity_warning, keep_probe, measure_drift
+from softmask.models.gate import FolderGate
+from softmask.models.inspection import UNLABELLED, Inspection, capacity_warning, keep_probe, measure_drift, write_probe
 from softmask.models.learner import (
+    BY_ADAMW,
     Watch,
     adopt_task,
     check_method,
@@ -37,9 +39,10 @@ from softmask.models.learner import (
     mask_of,
     method_settings,
     parameter_count,
-    usual_training,
+    without_head,
 )
 from softmask.models.networks import Network, name_of
+from softmask.models.training import Changes, usual_training
 from softmask.storage.lease import Lease
 
 ATTEMPTS = 5  # to read a model while others learn
@@ -50,7 +53,7 @@ class Prediction:
     """The answer of one head to one input."""
 
     item: str
-    """The path of an image, or the position in a tensor."""
+    """The path of an image file, or the position among the inputs."""
     task: str
     label: str
     confidence: float
@@ -80,7 +83,7 @@ class ContinualModel:
         input_shape: Sequence[int] = (3, 32, 32),
         *,
         width: float = 1.0,
-        method: str = "spg",
+        method: str = "lwf",
         settings: Mapping[str, Any] | None = None,
         seed: int = 1,
         mean: Sequence[float] | None = None,
@@ -125,7 +128,7 @@ class ContinualModel:
         network: Network,
         input_shape: Sequence[int],
         classes: Sequence[str] | None = None,
-        method: str = "spg",
+        method: str = "lwf",
         settings: Mapping[str, Any] | None = None,
         width: float = 1.0,
         seed: int = 1,
@@ -133,7 +136,7 @@ class ContinualModel:
         std: Sequence[float] | None = None,
         device: str = "cpu",
     ) -> ContinualModel:
-        """Take a model that was trained elsewhere, and protect what is important for a labelled sample of its data.
+        """Take a model that was trained elsewhere, with a labelled sample of its data, and protect it from then on.
 
         `network` makes a module like `backbone`, for when the folder is opened again; `head` is the linear layer that
         follows the backbone, and `classes` names its outputs: the sample may lack some of them. Images in bytes are
@@ -172,35 +175,52 @@ class ContinualModel:
         val: Source | None = None,
         *,
         classes: Sequence[str] | None = None,
-        training: Training | None = None,
+        training: Changes | None = None,
         probe: int = 0,
+        retain: float | None = None,
+        strict: bool = False,
         watch: Watch | None = None,
     ) -> KnownTask:
         """Learn one more task, and keep what was learned before.
 
         `train` is a folder of class folders, a dataset of `(x, y)` pairs or a pair of tensors; `val` alike, or a tenth
-        of the training samples. Fields of `training` that are not given have the defaults of the folder: the learning
-        rate is 0.05 for the first task and 0.01 for later ones, and training stops when the validation loss no longer
-        falls. With `probe`, that many validation samples are kept in the folder for `inspect(probe=True)`.
+        of the training samples. `training` names the fields that are to differ from the defaults of the folder, as in
+        `{"epochs": 40, "lr": 3e-4}`; fields of a `Training` that were not given count as not named. With `probe`, that
+        many validation samples are kept in the folder for `inspect(probe=True)` and for later gates.
+
+        `retain` is the gate: every earlier task must keep this share of its accuracy on its kept samples (of its
+        answers, where they have no labels). Otherwise `RetentionError` is raised with the curves, one value an epoch,
+        and the model is as it was.
+
+        Image files that cannot be read are left out with a warning, or an error if `strict`.
         """
         _checked_name(name)
         if isinstance(probe, bool) or probe < 0:
             raise SoftmaskError(f"probe must be a number of samples, 0 or more, not {probe}")
+        if retain is not None:
+            check_share(retain)
         with Lease(self.path) as lease:
             self._refresh()
+            gate = None if retain is None else FolderGate(retain, self._folder, self.config, self._answers, watch)
             if name in self.tasks:
                 raise SoftmaskError(f"the model has a task {name!r} already: give the new one another name")
+            usual_training(self.config, training)  # a mistake is told before images are read
             self._folder.tidy(self.config)
-            known, held = read_task(train, val, self.config.input_shape, classes, (self.config.seed, name))
+            purpose = (self.config.seed, name)
+            known, held = read_task(train, val, self.config.input_shape, classes, purpose, strict=strict)
             task = make_task(self.config, name, known, held).on(self._device)
-            wanted = _training(len(self.config.tasks), training)
+            wanted = usual_training(self.config, training, known)
             state = self._method.state_dict()
-            learned = learn_task(self.config, self._network, state, task, known.classes, wanted, watch)
+            learned = learn_task(self.config, self._network, state, task, known.classes, wanted, gate or watch)
+            if gate is not None:
+                gate.check(learned.method)
             facts = learned.facts
             lease.require()  # before anything is written: another process may have learned meanwhile
             if probe:
                 answer = partial(self._answers, learned.method)
-                facts = replace(facts, probe=keep_probe(self._folder, answer, learned.task, probe))
+                number = max(self.config.numbers, default=-1) + 1
+                kept = keep_probe(self._folder, number, answer, learned.task, probe)
+                facts = replace(facts, probe=kept, number=None if number == learned.task.id else number)
             config = replace(self.config, generation=self.config.generation + 1, tasks=(*self.config.tasks, facts))
             lease.require()
             event = _event("learned", task=name, classes=list(facts.classes), accuracy=facts.accuracy)
@@ -210,11 +230,71 @@ class ContinualModel:
             warnings.warn(message, stacklevel=2)
         return facts
 
+    def keep_probe(self, task: str, inputs: Source) -> None:
+        """Keep inputs of a task without labels, and what the model answers to them now, for later gates.
+
+        For tasks that were learned without `probe`. A probe that a task has already is not replaced.
+        """
+        with Lease(self.path) as lease:
+            self._refresh()
+            place = self._position(task)
+            if self.config.tasks[place].probe:
+                raise SoftmaskError(f"task {task!r} has kept samples already")
+            parts = [part for _, part in read_inputs(inputs, self.config.input_shape)]
+            if not parts:
+                raise DataError("there are no inputs to keep")
+            kept = torch.cat(parts)
+            labels = torch.full((len(kept),), UNLABELLED)
+            lease.require()
+            answers = self.probabilities(kept, place)
+            write_probe(self._folder, self.config.numbers[place], kept, labels, answers)  # not read until described
+            known = replace(self.config.tasks[place], probe=len(kept))
+            tasks = (*self.config.tasks[:place], known, *self.config.tasks[place + 1 :])
+            self._describe(lease, tasks, _event("probe", task=task, samples=len(kept)))
+
+    def rename(self, task: str, name: str) -> None:
+        """Give a task another name."""
+        _checked_name(name)
+        with Lease(self.path) as lease:
+            self._refresh()
+            place = self._position(task)
+            if name in self.tasks:
+                raise SoftmaskError(f"the model has a task {name!r} already")
+            renamed = replace(self.config.tasks[place], name=name)
+            tasks = (*self.config.tasks[:place], renamed, *self.config.tasks[place + 1 :])
+            self._describe(lease, tasks, _event("renamed", task=task, name=name))
+
+    def remove(self, task: str) -> None:
+        """Forget a task on purpose: its head and its kept samples. The backbone stays as it is."""
+        with Lease(self.path) as lease:
+            self._refresh()
+            place = self._position(task)
+            if len(self.tasks) == 1:
+                raise SoftmaskError(f"{task!r} is the only task: delete the folder {self.path} instead")
+            numbered = [
+                replace(known, number=number)
+                for known, number in zip(self.config.tasks, self.config.numbers, strict=True)
+            ]
+            tasks = (*numbered[:place], *numbered[place + 1 :])
+            config = replace(self.config, generation=self.config.generation + 1, tasks=tasks)
+            method = without_head(config, self._network, self._method.state_dict(), place)
+            lease.require()
+            event = _event("removed", task=task)
+            self._folder.commit(config, method.state_dict(), event, expected_state(config, self._network))
+        self.config, self._method = config, method.to(self._device).eval()
+
+    def _describe(self, lease: Lease, tasks: Sequence[KnownTask], event: Mapping[str, Any]) -> None:
+        config = replace(self.config, tasks=tuple(tasks))
+        lease.require()
+        self._folder.describe(config, event)
+        self.config = config
+
     def predict(
         self, inputs: Source, task: str | None = None, *, damaged: Callable[[str], None] | None = None
     ) -> list[Prediction]:
-        """Class names and probabilities for an image file, a folder, a list of them, or a tensor.
+        """Class names and probabilities for images, or for a tensor of inputs.
 
+        Images are files, folders, PIL images, encoded bytes, arrays of height x width x channels, or lists of these.
         Without a task every head answers that learned from such inputs (bytes or floats), in the order of the tasks,
         and a warning says what that means. An image that cannot be read is an error, unless `damaged` is given: then
         its message is passed to `damaged` and the image is left out.
@@ -301,7 +381,15 @@ class ContinualModel:
 def _new_config(network: Network, method: str, settings: Mapping[str, Any] | None, **fields: Any) -> ModelConfig:
     check_method(method)
     method_settings(method, settings or {})
-    return new_config(network=name_of(network), method=method, settings=dict(settings or {}), **fields)
+    by_adamw = method in BY_ADAMW
+    return new_config(
+        network=name_of(network),
+        method=method,
+        settings=dict(settings or {}),
+        optimizer="adamw" if by_adamw else "sgd",
+        dropout=not by_adamw,
+        **fields,
+    )
 
 
 def _write_new(
@@ -312,13 +400,6 @@ def _write_new(
     with Lease(folder.path):
         folder.prepare()  # another process may have been quicker
         folder.commit(config, method.state_dict(), event, expected_state(config, network))
-
-
-def _training(known_tasks: int, changes: Training | None) -> Training:
-    try:
-        return usual_training(known_tasks, changes)
-    except ValueError as error:
-        raise SoftmaskError(f"training: {error}") from None
 
 
 def _checked_name(name: str) -> None:

@@ -23,16 +23,18 @@ class NetworkError(SoftmaskError):
     """A network that cannot be made, or that does not fit the input."""
 
 
-def _alexnet(shape: tuple[int, ...], width: float) -> nn.Module:
+def _alexnet(shape: tuple[int, ...], width: float, dropout: bool) -> nn.Module:
     if len(shape) != 3:
         raise ValueError(f"alexnet takes images (channels, height, width), not {shape}")
-    return alexnet((shape[0], shape[1], shape[2]), width=width)
+    rates = {} if dropout else {"drop1": 0.0, "drop2": 0.0}
+    return alexnet((shape[0], shape[1], shape[2]), width=width, **rates)
 
 
-BUILT_IN: dict[str, Callable[[tuple[int, ...], float], nn.Module]] = {
+# The others have no dropout in any case.
+BUILT_IN: dict[str, Callable[[tuple[int, ...], float, bool], nn.Module]] = {
     "alexnet": _alexnet,
-    "mlp": lambda shape, width: mlp(shape, width=width),
-    "resnet18": lambda shape, width: resnet18(shape, width=width),
+    "mlp": lambda shape, width, _: mlp(shape, width=width),
+    "resnet18": lambda shape, width, _: resnet18(shape, width=width),
 }
 
 
@@ -60,14 +62,16 @@ def check_trusted(named: str, given: Network | None) -> None:
         raise NetworkError(f"the model's network is {named}, not {given}")
 
 
-def make_backbone(network: Network, shape: tuple[int, ...], width: float, *, frozen_statistics: bool) -> Backbone:
-    """A module with `widths`, the last of which is that of its features.
+def make_backbone(
+    network: Network, shape: tuple[int, ...], width: float, *, dropout: bool, frozen_statistics: bool
+) -> Backbone:
+    """A module with `widths`, the last of which is that of its features. A custom network has its own dropout.
 
     Batch normalisation follows the data of the first task and stays as that left it (`frozen_statistics`).
     """
     try:
         if isinstance(network, str) and network in BUILT_IN:
-            backbone = BUILT_IN[network](shape, width)
+            backbone = BUILT_IN[network](shape, width, dropout)
         else:
             backbone = (_imported(network) if isinstance(network, str) else network)()
     except NetworkError:

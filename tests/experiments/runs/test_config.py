@@ -58,6 +58,7 @@ OTHER_VALUES: list[tuple[str, Any]] = [
     *(("training.joint_batch", 7), ("training.joint_epochs", 7), ("training.shuffle", False)),
     *(("training.schedule", "plateau"), ("training.precision", "bf16"), ("training.first_epochs", 7)),
     *(("training.warmup_epochs", 1), ("training.augment", "crop-flip")),
+    *(("training.optimizer", "adamw"), ("training.weight_decay", 0.1)),
     *((f"network.{name}", 0.75) for name in ("width", "drop1", "drop2")),
     *((f"seeds.{name}", 7) for name in ("order", "split", "init", "batches")),
     ("settings.importance_dropout", False),
@@ -100,10 +101,13 @@ def test_every_field_is_tried_below() -> None:
 
 @pytest.mark.parametrize(("name", "value"), OTHER_VALUES)
 def test_any_other_value_gives_another_id(name: str, value: Any) -> None:
-    other = make_config("spg", "D-5", preset="short", tasks=2, changes={name: value})
+    needed = {"training.optimizer": "adamw"} if name == "training.weight_decay" else {}
+    base, other = (
+        make_config("spg", "D-5", preset="short", tasks=2, changes=needed | changes) for changes in ({}, {name: value})
+    )
     section, field = name.split(".")
     assert other.to_dict()[section][field] == value
-    assert other.digest() != BASE.digest()
+    assert other.digest() != base.digest()
 
 
 def test_method_sequence_and_tasks_are_in_the_id() -> None:
