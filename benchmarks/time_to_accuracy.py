@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from softmask.experiments.analyses.grouping import training_name
-from softmask.experiments.paper.published import paper_measure
+from softmask.experiments.paper import paper_measure
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.learning.evaluation import accuracy
 from softmask.learning.method import Method
