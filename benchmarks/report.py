@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from softmask.experiments.runs.config import RunConfig, make_config
-from softmask.experiments.runs.store import FORMAT
+from softmask.experiments.runs.stored_run import FORMAT
 from softmask.experiments.sequences import sequence_facts
 from softmask.learning.registry import METHODS
 

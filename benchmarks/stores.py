@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from softmask.experiments.runs.config import RunConfig, make_config
-from softmask.experiments.runs.store import FORMAT, Store
+from softmask.experiments.runs.store import Store
+from softmask.experiments.runs.stored_run import FORMAT
 
 from .timing import Report
 

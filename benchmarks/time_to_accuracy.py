@@ -23,7 +23,7 @@ from softmask.learning.evaluation import accuracy
 from softmask.learning.method import Method
 from softmask.learning.task import Batches, Task
 
-from .setup import BATCH, CLASSES, LAST, TASKS, at_last_task, pictures, textbook
+from .setup import BATCH, CLASSES, LAST, TASKS, at_last_task, random_images, textbook
 from .step import native_bf16, our_step
 from .textbook import TextbookSPG
 from .timing import RESULTS, Report, interleaved
@@ -71,7 +71,7 @@ def task_ends(variants: dict[str, Callable[[int], Callable[[], Any]]], heads: in
 
 
 def our_end(method: Method) -> Callable[[int], Callable[[], Any]]:
-    x, y = pictures(FEW)
+    x, y = random_images(FEW)
 
     def made(heads: int) -> Callable[[], Any]:
         task = Task((heads,), "timed", CLASSES, Batches(x, y, BATCH), Batches(x[:BATCH], y[:BATCH], BATCH))
@@ -81,7 +81,7 @@ def our_end(method: Method) -> Callable[[int], Callable[[], Any]]:
 
 
 def textbook_end(book: TextbookSPG) -> Callable[[int], Callable[[], Any]]:
-    x, y = pictures(FEW)
+    x, y = random_images(FEW)
     batches = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
     return lambda heads: lambda: book.importance_through(batches, heads + 1)  # its own head costs as much as an old one
 
@@ -90,8 +90,8 @@ def measure(precision: str) -> dict[str, dict[str, float]]:
     """Seconds by way: of a step, of an evaluation of the validation set, of the task ends of the whole sequence."""
     torch.set_num_threads(1)
     book, spg = textbook(), at_last_task("spg")
-    x, y = pictures(BATCH)
-    held, labels = pictures(VALIDATION)
+    x, y = random_images(BATCH)
+    held, labels = random_images(VALIDATION)
     steps = interleaved(
         {"textbook": lambda: book.step(x, y, LAST), "softmask": our_step(spg, precision)}, rounds=ROUNDS
     )
