@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from softmask.learning.training import Training
 from softmask.learning.settings import validated
+from softmask.learning.training import Training
 from softmask.models.data import Labelled, kind_of
 from softmask.models.description import ModelConfig
 
