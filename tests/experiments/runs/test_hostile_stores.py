@@ -198,7 +198,7 @@ def test_every_table_is_made_without_the_plugin(
     for name in set(ANALYSES) - {"network-size"}:  # which needs no runs
         assert softmask("analyse", name, "--store", store.root).code in (0, 1), name  # 1: these runs have no such facts
     assert softmask("report", store.root, "-o", tmp_path / "report.html").code == 0
-    assert softmask("report", store.root, "--files", tmp_path / "files").code == 0
+    assert softmask("report", store.root, "-o", tmp_path / "page.html", "--files", tmp_path / "files").code == 0
 
 
 def test_a_finished_run_gives_back_the_lease_of_a_dead_process(store: Store) -> None:
