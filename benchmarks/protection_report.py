@@ -85,7 +85,7 @@ def rows_of(cells: Sequence[dict[str, Any]], setting: str) -> list[Row]:
 def family(way: str) -> str:
     """Ways that differ in their strength alone."""
     kinds = [part.partition("=") for part in way.split("+")]
-    return " + ".join(value.split(":")[0] if kind == "lora" else kind for kind, _, value in kinds)
+    return " + ".join(f"lora {value.split(':')[0]}" if kind == "lora" else kind for kind, _, value in kinds)
 
 
 def title(way: str) -> str:

@@ -14,7 +14,8 @@ from softmask.learning.protocol import learn_sequence
 from softmask.learning.task import Task
 from softmask.testing import InMemoryJournal
 
-SMALL = {"network.width": 1 / 16, "epochs": 2, "joint_epochs": 2}
+# One pair of dropout rates for all: a method's own would tell it from another one in every step.
+SMALL = {"network.width": 1 / 16, "network.drop1": 0.2, "network.drop2": 0.2, "epochs": 2, "joint_epochs": 2}
 
 
 def built(method: str, tasks: int = 2, **changes: Any) -> tuple[Method, tuple[Task, ...]]:

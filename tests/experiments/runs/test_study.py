@@ -57,7 +57,7 @@ def test_half_a_line_is_cut_and_whole_ones_stay(tmp_path: Path) -> None:
     study = open_study(str(file), "x")
     study.ask()
     whole = file.read_bytes()
-    file.write_bytes(whole + b'{"op_code": 4, "wor')
+    file.write_bytes(whole + b'{"op_code":4,"wor')
     study.ask()  # by a process that was there before the kill of another
     assert file.read_bytes().startswith(whole + b"{")
     assert len(open_study(str(file), "x").get_trials()) == 2
