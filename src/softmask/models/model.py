@@ -39,6 +39,7 @@ from softmask.models.learner import (
     make_task,
     mask_of,
     method_settings,
+    new_settings,
     parameter_count,
     without_head,
 )
@@ -408,7 +409,7 @@ def _new_config(network: Network, method: str, settings: Mapping[str, Any] | Non
     return new_config(
         network=name_of(network),
         method=method,
-        settings=dict(settings or {}),
+        settings=new_settings(method, settings or {}),
         optimizer="adamw" if by_adamw else "sgd",
         dropout=not by_adamw,
         **fields,
