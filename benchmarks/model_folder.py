@@ -25,11 +25,13 @@ from .timing import RESULTS, Report
 TASKS, CLASSES = 3, 5
 WAYS: dict[str, tuple[str, ...]] = {
     "lwf": (),
+    "lwf 1": ("--set", "settings.strength=1"),
     "ncl": ("--method", "ncl"),
     "spg": ("--method", "spg"),
 }
 TITLES = {
-    "lwf": "the defaults: old heads' answers kept (`lwf`)",
+    "lwf": "the defaults: old heads' answers kept (`lwf`, strength 0.5)",
+    "lwf 1": "the same with strength 1",
     "ncl": "plain fine-tuning, same training (`--method ncl`)",
     "spg": "the defaults of 0.1: soft mask, SGD (`--method spg`)",
 }

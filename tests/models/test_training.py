@@ -49,7 +49,11 @@ def test_new_folders_learn_as_suits_their_method(tmp_path: Path, method: str, op
 
 def test_answers_are_kept_by_default(tmp_path: Path) -> None:
     made = ContinualModel.create(tmp_path / "m", network="mlp", input_shape=(6,), width=1 / 16)
-    assert made.config.method == "lwf"
+    assert (made.config.method, made.config.settings) == ("lwf", {"strength": 0.5})
+    warmer = ContinualModel.create(tmp_path / "w", network="mlp", input_shape=(6,), settings={"temperature": 3.0})
+    assert warmer.config.settings == {"strength": 0.5, "temperature": 3.0}
+    stronger = ContinualModel.create(tmp_path / "s", network="mlp", input_shape=(6,), settings={"strength": 1.0})
+    assert stronger.config.settings == {"strength": 1.0}
 
 
 @pytest.mark.parametrize(

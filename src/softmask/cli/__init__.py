@@ -66,6 +66,10 @@ VERBS = {
         "inspect:inspect",
         "Show the tasks, their accuracy when learned, importance by layer, free capacity and size.",
     ),
+    "export": Verb(
+        "export:export",
+        "Write one task of a model for other programs: plain weights, a program of torch, ONNX.",
+    ),
     "task": Verb(
         "task:app",
         "Rename or remove a task of a model. Example: `softmask task rename pets-model birds garden-birds`",

@@ -18,6 +18,7 @@ from softmask.errors import ConfigError, SoftmaskError, choices
 from softmask.learning.training import Training
 from softmask.models import ContinualModel
 from softmask.models.folder import ModelFolder
+from softmask.models.learner import new_settings
 from softmask.storage.lease import FolderBusyError, Lease
 
 FIELDS = [field.name for field in dataclasses.fields(Training)]
@@ -160,7 +161,8 @@ def _removed_leftover(path: Path, wanted: dict[str, Any], settings: dict[str, An
     folder = ModelFolder(path)
     config = folder.read_config()
     known = config.to_dict() | {"input_shape": config.input_shape}
-    same = all(known[name] == value for name, value in wanted.items()) and config.settings == settings
+    same = all(known[name] == value for name, value in wanted.items())
+    same = same and config.settings == new_settings(config.method, settings)
     if config.tasks or same or not folder.has_noted(MADE_BY_LEARN) or not _removed_untaught(folder):
         return False
     tell(f"{path} was created with other settings and has no tasks: created again")

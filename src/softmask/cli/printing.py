@@ -88,16 +88,17 @@ class Progress:
         epochs = self.epochs or fit.training.epochs
         done, total = epochs * (task.ids[0] - self.first + len(task.ids) * share), epochs * (self.tasks - self.first)
         self._bar.update(self._entry, completed=done, total=total, now=now)
-        left = self._left(done, total)
-        if not err.is_terminal and (fit.done or time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES):
-            self._last_line = time.monotonic()
+        clock = time.monotonic()
+        left = self._left(clock, done, total)
+        if not err.is_terminal and (fit.done or clock - self._last_line > SECONDS_BETWEEN_LINES):
+            self._last_line = clock
             tell(f"{self.label}: {now}, lr {fit.last['lr']:.4g}, loss {fit.last['train_loss']:.3f}{left}")
 
-    def _left(self, done: float, total: float) -> str:
+    def _left(self, clock: float, done: float, total: float) -> str:
         """At the pace since the first epoch that was seen: a run may go on where it was killed."""
         if self._began is None:
-            self._began = (time.monotonic(), done)
+            self._began = (clock, done)
         since, before = self._began
         if done <= before or done >= total:
             return ""
-        return f", {(time.monotonic() - since) * (total - done) / (done - before):.0f} s left"
+        return f", {(clock - since) * (total - done) / (done - before):.0f} s left"

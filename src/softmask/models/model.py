@@ -21,6 +21,7 @@ from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
 from softmask.models.data import Source, kind_of, normalise_bytes, read_inputs, read_task
 from softmask.models.description import KnownTask, ModelConfig, check_name, new_config
+from softmask.models.export import write_export
 from softmask.models.folder import ModelFolder, ModelFolderError
 from softmask.models.gate import FolderGate
 from softmask.models.inspection import UNLABELLED, Inspection, capacity_warning, keep_probe, measure_drift, write_probe
@@ -38,6 +39,7 @@ from softmask.models.learner import (
     make_task,
     mask_of,
     method_settings,
+    new_settings,
     parameter_count,
     without_head,
 )
@@ -252,6 +254,28 @@ class ContinualModel:
             tasks = (*self.config.tasks[:place], known, *self.config.tasks[place + 1 :])
             self._describe(lease, tasks, _event("probe", task=task, samples=len(kept)))
 
+    def export(self, path: str | Path, task: str, formats: Sequence[str] = ("safetensors",)) -> None:
+        """Write one task to a new folder, for programs that know nothing of `softmask`.
+
+        `labels.json` tells the classes, the shape and the normalisation. Formats: `safetensors` (weights by the names
+        of the modules), `torch` (a program for `torch.export.load`) and `onnx`. The two programs give probabilities
+        for batches of any size; for a task that was learned from images they take pixels from 0 to 1 and normalise
+        them.
+        """
+        place = self._position(task)
+        known, config = self.config.tasks[place], self.config
+        normalise = None if known.inputs == "floats" else config.normalise
+        about = {
+            "task": known.name,
+            "classes": list(known.classes),
+            "input_shape": list(config.input_shape),
+            "inputs": "floats as they are" if normalise is None else "pixels from 0 to 1, channels first",
+            "mean": None if normalise is None else list(normalise.mean),
+            "std": None if normalise is None else list(normalise.std),
+        }
+        method = self._method
+        write_export(Path(path), method.backbone, method.heads[place], normalise, about, formats)
+
     def rename(self, task: str, name: str) -> None:
         """Give a task another name."""
         _checked_name(name)
@@ -385,7 +409,7 @@ def _new_config(network: Network, method: str, settings: Mapping[str, Any] | Non
     return new_config(
         network=name_of(network),
         method=method,
-        settings=dict(settings or {}),
+        settings=new_settings(method, settings or {}),
         optimizer="adamw" if by_adamw else "sgd",
         dropout=not by_adamw,
         **fields,

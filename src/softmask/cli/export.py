@@ -1,0 +1,33 @@
+"""`softmask export`: one task of the model in a folder, for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softmask.cli.learn import Model, OwnNetwork, allow_own_code
+from softmask.cli.printing import out
+from softmask.models import ContinualModel
+
+
+def export(
+    model: Model,
+    folder: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")],
+    task: Annotated[str, typer.Option(help="Name of the task.")],
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="`safetensors` (the default), `torch` or `onnx`. May be repeated."),
+    ] = None,
+    network: OwnNetwork = None,
+) -> None:
+    """Write one task of a model for other programs: plain weights, a program of torch, ONNX.
+
+    Beside them stands `labels.json` with classes, input shape and normalisation.
+
+    Example: `softmask export pets-model birds-export --task birds --format onnx`
+    """
+    allow_own_code(network)
+    ContinualModel.open(model, network).export(folder, task, formats or ("safetensors",))
+    out.print(f"{task} is in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
