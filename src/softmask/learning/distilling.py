@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softmask.core import KeepAnswers
-from softmask.learning.method import Method, Step
+from softmask.learning.method import Facts, Method, Step
 from softmask.learning.task import Task
 
 
@@ -33,6 +33,10 @@ class DistillingMethod(Method):
         self.keep = KeepAnswers(
             self.backbone, self.heads[: task.id], self.strength_of_answers(), self.settings.temperature
         )
+
+    def end_task(self, task: Task) -> Facts | None:
+        self.keep = KeepAnswers(self.backbone)  # lets the teacher go
+        return super().end_task(task)
 
     def loss(self, step: Step) -> Tensor:
         return self._criterion(step)[0]

@@ -71,6 +71,7 @@ class SPGPlus(SPG, DistillingMethod):
 
     def end_task(self, task: Task) -> Facts:
         """Without a mask nobody needs the importance, nor its passes."""
+        DistillingMethod.end_task(self, task)
         return super().end_task(task) if self.settings.mask > 0 else {}
 
     @classmethod
