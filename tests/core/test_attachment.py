@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, SGD, Adam, AdamW, Muon, Optimizer, RMSprop, SparseAdam
+from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer, RMSprop, SparseAdam
 
 from softmask import SoftMask
 from tests.core.examples import copied, everything, half_blocked, moves, same, small_backbone, small_batches, train
@@ -35,7 +35,7 @@ class Words(nn.Module):
 def backbone_for(kind: type[Optimizer]) -> nn.Module:
     if kind is SparseAdam:
         return Words()
-    if kind is Muon:
+    if kind.__name__ == "Muon":  # younger than the lowest torch that is supported
         return nn.Sequential(nn.Linear(4, 8, bias=False), nn.Tanh(), nn.Linear(8, 6, bias=False))
     return small_backbone()
 
@@ -57,7 +57,7 @@ def optimizer_for(kind: type[Optimizer], parameters: Any, decay: bool) -> Optimi
 
 
 def test_the_list_of_optimizers_is_complete() -> None:
-    assert {SGD, Adam, AdamW, RMSprop, LBFGS, Muon, SparseAdam} <= set(OPTIMIZERS)
+    assert {SGD, Adam, AdamW, RMSprop, LBFGS, SparseAdam} <= set(OPTIMIZERS)
 
 
 @pytest.mark.parametrize("scale", ["auto", "update"])
@@ -108,7 +108,7 @@ def test_the_first_task_is_as_without_a_mask(kind: type[Optimizer], scale: str) 
     free = copy.deepcopy(backbone)
     held = (
         (lambda b, h: b.parameters())
-        if kind in (SparseAdam, Muon)
+        if kind.__name__ in ("SparseAdam", "Muon")
         else (lambda b, h: [*b.parameters(), *h.parameters()])
     )
     ours = optimizer_for(kind, held(backbone, heads[0]), decay=True)
