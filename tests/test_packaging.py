@@ -30,7 +30,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
     names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
     assert "softmask/py.typed" in names
-    assert "softmask/paper/tables.json" in names
+    assert "softmask/experiments/paper/tables.json" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert all(name.startswith(("softmask/", "softmask-")) for name in names)
 

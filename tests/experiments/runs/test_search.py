@@ -334,6 +334,32 @@ def test_killed_it_goes_on_with_the_same_trials(whole: Search, tmp_path: Path) -
     assert told(search) == told(whole)
 
 
+def test_a_trial_that_another_process_ends_meanwhile_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was running when the trials were read, and has ended when its lease is free."""
+    search = Search.of(plan(trials=3), tmp_path)
+    search.begin()
+    study = search.study()
+    other = search._take(study)
+    assert other is not None
+    trial, held = other
+    lease = Search._lease
+
+    def late(self: Search, number: int) -> Any:
+        if number == trial.number:
+            study.tell(trial, 50.0)
+            held.close()
+            monkeypatch.setattr(Search, "_lease", lease)
+        return lease(self, number)
+
+    monkeypatch.setattr(Search, "_lease", late)
+    taken = search._take(search.study())
+    assert taken is not None
+    taken[1].close()
+    assert taken[0].number != trial.number
+
+
 @pytest.mark.slow
 def test_two_processes_share_the_trials(tmp_path: Path) -> None:
     given = plan(trials=8)

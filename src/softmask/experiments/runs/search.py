@@ -103,8 +103,12 @@ class Search:
             known = study.get_trials(deepcopy=False)
             begun = [each for each in known if each.state != TrialState.WAITING]
             for frozen in (each for each in begun if each.state == TrialState.RUNNING):
-                if (lease := self._lease(frozen.number)) is not None:
+                if (lease := self._lease(frozen.number)) is None:
+                    continue
+                # Its process may have ended it, and given up its lease, since the trials were read.
+                if study.get_trials(deepcopy=False)[frozen.number].state == TrialState.RUNNING:
                     return self._drawn(study, Trial(study, frozen._trial_id)), lease
+                lease.close()
             if len(begun) == len(known) and len(begun) >= self.plan.total():
                 return None
             trial = study.ask()
