@@ -81,7 +81,7 @@ class MemoryMeter(InMemoryJournal):
         super().__init__()
         self.method, self.largest = method, 0
         self.by_epoch: dict[tuple[Any, ...], list[int]] = {}
-        """What was held after each epoch, apart for each task and each set of Fits that were there."""
+        """State bytes after each epoch, apart for each task and each set of Fits that were there."""
 
     def save_progress(self, stage: int, state: dict[str, Any]) -> None:
         held = self._measure(state)

@@ -36,7 +36,7 @@ def rename(
 
 @app.command()
 def remove(model: Model, task: Task, network: OwnNetwork = None, device: options.Device = "cpu") -> None:
-    """Forget a task: its head and its kept samples. What other tasks share with it stays.
+    """Forget a task: its head and its kept samples. The weights that it shares with other tasks stay.
 
     Example: `softmask task remove pets-model birds`
     """

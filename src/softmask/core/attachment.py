@@ -27,7 +27,7 @@ Steps = TypeVar("Steps", bound="MaskedSteps")
 
 
 class Mask(Protocol):
-    """What a step is masked by."""
+    """The masks of one step."""
 
     attached: WeakSet[Optimizer]
 

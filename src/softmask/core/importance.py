@@ -255,7 +255,7 @@ def _each_gradient(
     def taking(name: str) -> Callable[[Tensor], Tensor | None]:
         def hook(gradient: Tensor) -> Tensor | None:
             take(name, gradient)
-            # What `grad` returns in its place takes no memory.
+            # The value that `grad` returns in its place takes no memory.
             return None if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)
 
         return hook

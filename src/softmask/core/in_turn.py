@@ -62,7 +62,7 @@ class InTurn:
 
 
 def parts(moving: Sequence[Moving]) -> list[list[Moving]]:
-    """What shares a parameter stays together, in its order; as many as fit into the bytes of the largest."""
+    """Entries that share a parameter stay together, in order; a batch has at most the bytes of the largest."""
     together = _connected(moving)
     sizes = [sum({id(p): local(p).nbytes for each in some for p in each.parameters}.values()) for some in together]
     found: list[list[Moving]] = []

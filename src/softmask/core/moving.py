@@ -1,6 +1,6 @@
-"""What a step moves, and what may not change of it: a layer loses directions of its inputs, other entries a share.
+"""The change of a step, and the part that is taken back: directions of a layer's inputs, or a share of each entry.
 
-What is computed on the way is computed for some entries at a time: beside a large model there is no place for it.
+Intermediate results are computed for a few entries at a time: all of them at once would not fit beside a large model.
 """
 
 from __future__ import annotations

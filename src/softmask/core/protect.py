@@ -56,7 +56,7 @@ def protect(
 
 
 class Guard:
-    """What `protect` returns. `parts` holds its protections by name."""
+    """The protection that `protect` returns. `parts` holds its ways by name."""
 
     def __init__(
         self, model: nn.Module, heads: Heads, strength: float, ways: Sequence[str], forward: Forward = call

@@ -1,8 +1,8 @@
 """SubspaceMask: directions of a layer's inputs that old tasks use are remembered, and updates keep away from them.
 
 A change D of a layer's weights changes its output by D x. Where D is orthogonal to the inputs of old tasks, nothing
-changes for them. What is projected is the *update* that the optimizer took, not the gradient: Adam's division by its
-running variance, weight decay and momentum all turn a projected gradient back into directions that are in use.
+changes for them. The projection applies to the *update* that the optimizer took, not to the gradient: Adam's division
+by its running variance, weight decay and momentum all turn a projected gradient back into directions that are in use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What LwF and SPG+ share: the answers of old heads on the new images are part of the loss."""
+"""The part that LwF and SPG+ share: the answers of old heads on the new images are part of the loss."""
 
 from __future__ import annotations
 

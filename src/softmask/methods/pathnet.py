@@ -175,7 +175,7 @@ class PathNet(Method):
         return torch.Generator().manual_seed(seed)
 
     def end_task(self, task: Task) -> Facts:
-        """What is used up: modules on the path of some task."""
+        """Used capacity: modules on the path of some task."""
         owned = self.owned(task.id + 1)
         parts = (
             (name, block, module in owned[layer])
@@ -187,7 +187,7 @@ class PathNet(Method):
     @classmethod
     def cost(cls, scenario: Scenario) -> Cost:
         taken = cls.Settings.active / cls.Settings.modules
-        # What earlier paths took is only looked through, a third of a step.
+        # Modules of earlier paths only pass activations forward, a third of a step.
         free = sum((1 - taken) ** task for task in range(scenario.num_tasks)) / scenario.num_tasks
         return Cost(step=0.4 * (1 + 2 * free) / 3, fits=CANDIDATES, note="two paths a task: up to twice the epochs")
 
@@ -206,7 +206,7 @@ def mutated(path: Path, modules: int, draws: torch.Generator) -> Path:
 
 
 def module_width(scenario: Scenario, modules: int) -> float:
-    """What gives the paper's size where it has the scenario, else what fits into the size of the plain network."""
+    """A module's width: with the paper's size where it has the scenario, else the widest within a plain network's."""
     fitted = PAPER_WIDTHS.get((scenario.num_tasks, scenario.classes[0]))
     same_shape = scenario.input_shape == PAPER_SHAPES.get(scenario.classes[0], COLOUR) and scenario.network.width == 1
     if fitted is not None and modules == PAPER_MODULES and len(set(scenario.classes)) == 1 and same_shape:

@@ -97,7 +97,7 @@ class PGN(Method):
         return block.activate(own + self.taken_over(name, column, outputs))
 
     def taken_over(self, name: str, column: int, outputs: Sequence[Tensor]) -> Tensor | float:
-        """What a layer of this column gets from the columns before it."""
+        """The lateral input of a layer of this column from the columns before it."""
         adapters = cast(nn.ModuleDict, self.adapters[column])
         return adapters[name](outputs[:column]) if name in adapters else 0.0
 
@@ -111,7 +111,7 @@ class PGN(Method):
         return True
 
     def end_task(self, task: Task) -> Facts:
-        """What is used up: the columns so far, without heads."""
+        """Used capacity: the columns so far, without heads."""
         parts = (
             (name, part, column <= task.id)
             for wholes in (self.columns, self.adapters)

@@ -105,8 +105,8 @@ class ModelFolder:
     ) -> None:
         """All or nothing: until config.json is replaced, the model is the old one; from then on the new one.
 
-        What could not be opened again is not committed: it is read back while the old generation is still there, and
-        compared with what it will be compared with then (`expected`).
+        A generation that cannot be opened again is not committed: it is read back while the old generation is still
+        there, and compared with what it will be compared with then (`expected`).
         """
         file = self.generation(config.generation)
         try:
