@@ -11,11 +11,21 @@ from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import Store
 from softmask.learning.method import Method
 from softmask.learning.registry import METHODS
-from softmask.testing import METHOD_CHECKS, SMALL
+from softmask.testing import METHOD_CHECKS, SMALL, check_learns
 
 
-@pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-@pytest.mark.parametrize("name", METHODS.names())
+LEARNED_IN_THE_FAST_TESTS = ("lwf", "one", "spg")  # twelve seconds each
+
+
+def _contract():
+    for name in METHODS.names():
+        for check in METHOD_CHECKS:
+            slow = check is check_learns and name not in LEARNED_IN_THE_FAST_TESTS
+            marks = pytest.mark.slow if slow else ()
+            yield pytest.param(name, check, id=f"{name}-{check.__name__.removeprefix('check_')}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "check"), _contract())
 def test_contract(name: str, check, tmp_path: Path) -> None:
     check(name, tmp_path)
 

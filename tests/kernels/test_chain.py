@@ -63,7 +63,8 @@ def test_the_crop_changes_nothing(chain: list[nn.Module], height: int, width: in
     assert columns <= width
     cropped = output(chain, x[:, :, :rows, :columns].contiguous())
     assert cropped is not None
-    assert torch.equal(cropped, output(chain, x))
+    # A dilated pool may have a window within its padding: -inf, and NaN after a convolution.
+    torch.testing.assert_close(cropped, output(chain, x), rtol=0, atol=0, equal_nan=True)
 
 
 @settings(max_examples=150, deadline=None)
