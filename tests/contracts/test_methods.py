@@ -13,7 +13,6 @@ from softmask.learning.method import Method
 from softmask.learning.registry import METHODS
 from softmask.testing import METHOD_CHECKS, SMALL, check_learns
 
-
 LEARNED_IN_THE_FAST_TESTS = ("lwf", "one", "spg")  # twelve seconds each
 
 
