@@ -67,6 +67,14 @@ def test_the_crop_changes_nothing(chain: list[nn.Module], height: int, width: in
     torch.testing.assert_close(cropped, output(chain, x), rtol=0, atol=0, equal_nan=True)
 
 
+def test_every_layer_of_the_cropped_image_has_an_input() -> None:
+    # The last layer reads padding alone, so that any width would do for it.
+    chain = [nn.MaxPool2d(1, 2), nn.MaxPool2d(2, 1, dilation=2), nn.Conv2d(1, 2, 1, (1, 3), (0, 1))]
+    x = torch.randn(2, 1, 5, 5, dtype=torch.float64)
+    rows, columns = needed_input(chain, 5, 5)
+    assert output(chain, x[:, :, :rows, :columns].contiguous()) is not None
+
+
 @settings(max_examples=150, deadline=None)
 @given(chains(padded=False), SIDES, SIDES)
 def test_one_row_or_column_less_changes_the_output(chain: list[nn.Module], height: int, width: int) -> None:

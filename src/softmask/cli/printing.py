@@ -70,16 +70,17 @@ class Progress:
             TextColumn("left"),
             TimeRemainingColumn(),
             console=err,
-            disable=not err.is_terminal,
         )
         self._entry = self._bar.add_task(label, total=None, now="")
 
     def __enter__(self) -> Progress:
-        self._bar.start()
+        if err.is_terminal:  # elsewhere starting and stopping would print an empty line
+            self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if err.is_terminal:
+            self._bar.stop()
 
     def __call__(self, task: Task, fit: Fit) -> None:
         now = f"task {task.id + 1}/{self.tasks} epoch {fit.epoch} val {100 * fit.last['val_accuracy']:.1f} %"

@@ -104,6 +104,8 @@ def _keeps_output(windows: Sequence[Window], crop: int, sizes: Sequence[int]) ->
     size = same = crop
     for window, full in zip(windows, sizes[1:], strict=True):
         size, same = window.positions(size), window.positions_within(same)
+        if size < 1:
+            return False  # the layer would find its input too small
         if size == full and same >= full:
             return True
     return False
