@@ -248,15 +248,6 @@ def test_a_finished_run_gives_back_the_lease_of_a_dead_process(store: Store) -> 
     assert not (folder / "lease.json").exists()
 
 
-def test_a_start_records_the_commit(whole_run: StoredRun) -> None:
-    (started,) = whole_run.events("started")
-    if "commit" in started:  # a source tree under git
-        assert len(started["commit"]) == 40
-        assert isinstance(started["dirty"], bool)
-    else:
-        assert "dirty" not in started
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
