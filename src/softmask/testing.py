@@ -246,8 +246,8 @@ def check_task_ends_draw_apart(name: str, folder: Path) -> None:
     method.end_task = watched  # type: ignore[method-assign]
     learn_sequence(method, sequence.tasks, config.training, InMemoryJournal(), tests=None)
     assert not changed, (
-        f"{name}: end_task draws from the global generator of {' and '.join(sorted(changed))}: put draws under "
-        "`with self.own_randomness(task)`, so that they follow from the seed and the task alone"
+        f"{name}: end_task draws from the global generator of {' and '.join(sorted(changed))}: draw from torch's under "
+        "`with self.own_randomness(task)`, so that draws follow from the seed and the task alone; it guards no other"
     )
 
 

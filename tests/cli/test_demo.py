@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from softmask.cli import demo
+from softmask.experiments.runs.store import Store
 from tests.cli.command import softmask
 
 
@@ -22,6 +23,7 @@ def test_shows_all_methods_and_writes_a_report(tmp_path: Path, monkeypatch: pyte
     assert f"open file://{page} in a browser" in told.out
     assert "SPG" in page.read_text()
     assert "left out" not in told.err
+    assert {run.config.training.batch for run in Store(tmp_path).runs()} == {256}, "the built-in settings are used"
     before = page.read_text()
     again = softmask("demo", "--store", tmp_path)
     assert again.code == 0

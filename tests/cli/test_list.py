@@ -32,6 +32,7 @@ def test_what_can_be_set_stands_below_the_card() -> None:
     rows = {row["name"]: row for row in softmask("list", "methods", "ewc", "--json").json()["settings"]}
     assert rows["strength"]["search"] == {"low": 1.0, "high": 1e5, "log": True, "choices": None}
     assert (rows["fisher_batch"]["default"], rows["fisher_batch"]["search"]) == (20, None)
+    assert f"Dropout: drop1=0.2 drop2=0.5 by default ({METHODS.load('ewc').dropout_source})" in printed
     assert "Settings" not in softmask("list", "methods", "one").out, "ONE has none"
 
 

@@ -238,9 +238,9 @@ def test_a_parameter_of_head_and_backbone_is_scaled_once(scale: str) -> None:
 
 
 @pytest.mark.parametrize("scale", ["auto", "update"])
-@pytest.mark.parametrize(("threshold", "stays"), [(-0.1, True), (1.0, False)])
+@pytest.mark.parametrize(("threshold", "stays"), [(0.0, True), (1.0, False)])
 def test_hard_masks_at_their_bounds(threshold: float, stays: bool, scale: str) -> None:
-    """Below 0 backbone and head are constant to the bit; 1 is plain training to the bit."""
+    """At 0 backbone and head are constant to the bit; 1 is plain training to the bit."""
     backbone, head = small_backbone(), nn.Linear(6, 3)
     free, free_head = copy.deepcopy(backbone), copy.deepcopy(head)
     mask = SoftMask(backbone, threshold)

@@ -13,7 +13,7 @@ from softmask import SoftMask, fisher_importance, gradient_importance
 from softmask.core import cross_head_importance
 from tests.core.examples import Roundabout
 
-WRONG_THRESHOLDS = [float("nan"), 2, 1.0001, float("-inf"), "x"]
+WRONG_THRESHOLDS = [float("nan"), 2, 1.0001, -0.1, float("-inf"), "x"]
 
 
 @pytest.mark.parametrize("threshold", WRONG_THRESHOLDS)

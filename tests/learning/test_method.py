@@ -99,7 +99,7 @@ def test_a_backbone_that_does_not_fit_is_told_in_a_sentence(name: str) -> None:
 
     method = METHODS.load(name)
     with pytest.raises(BackboneMismatch, match=method.title):
-        method(WithResNet((3, 32, 32), (2, 2)), method.Settings(**({"expansion": 1.0} if name == "pgn" else {})))
+        method(WithResNet((3, 32, 32), (2, 2)), method.Settings())
 
 
 def test_a_backbone_without_widths_is_told() -> None:

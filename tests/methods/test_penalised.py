@@ -40,6 +40,7 @@ from tests.learning.toys import random_scenario, random_task
         *((name, {"settings.lr": 0.0}, r"\blr\b") for name in ("mtl", "ncl", "ewc", "ewc-gi", "si")),
         ("a-gem", {"settings.lr": 0.0}, r"\blr\b"),
         ("spg-fi", {"fisher_batch": 0}, r"\bfisher_batch\b"),
+        *(("spg-hard", {"threshold": wrong}, r"\bthreshold\b") for wrong in (-0.1, 1.1)),
         ("lwf", {"strength": -1.0}, r"\bstrength\b"),
         ("lwf", {"temperature": 0.0}, r"\btemperature\b"),
         ("gpm", {"threshold": 1.1}, r"\bthreshold\b"),

@@ -12,11 +12,11 @@ def test_a_threshold_of_one_blocks_nothing_and_is_ncl_to_the_bit() -> None:
     assert same_network(learned("spg-hard", tasks=3, threshold=1.0), learned("ncl", tasks=3))
 
 
-def test_a_threshold_below_zero_blocks_everything_after_the_first_task() -> None:
+def test_a_threshold_of_zero_blocks_whatever_has_importance_after_the_first_task() -> None:
     """The backbone, and through its mean the head too."""
-    after_one, after_two = (network(learned("spg-hard", tasks=tasks, threshold=-0.1)) for tasks in (1, 2))
+    after_one, after_two = (network(learned("spg-hard", tasks=tasks, threshold=0.0)) for tasks in (1, 2))
     assert all(torch.equal(after_two[name], after_one[name]) for name in after_one)
-    initial = network(built("spg-hard", threshold=-0.1)[0])
+    initial = network(built("spg-hard", threshold=0.0)[0])
     assert not torch.equal(after_one["backbone.fc1.layer.weight"], initial["backbone.fc1.layer.weight"])
     assert all(torch.equal(after_two[name], initial[name]) for name in ("heads.1.weight", "heads.1.bias"))
 
@@ -64,5 +64,5 @@ def test_the_head_factor_is_the_free_share_or_on_request_soft() -> None:
 
 
 def test_blocked_shares_count_what_the_threshold_blocks() -> None:
-    method, tasks = built("spg-hard", threshold=-0.1)
+    method, tasks = built("spg-hard", threshold=0.0)
     assert method.end_task(tasks[0])["blocked"]["whole network"] == 1.0

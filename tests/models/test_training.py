@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -83,9 +84,16 @@ def test_another_optimizer_brings_its_defaults() -> None:
     assert usual_training(config("sgd", tasks=1), {"optimizer": "adamw", "lr": 0.5}) == replace(ADAMW, lr=0.5)
 
 
-@pytest.mark.parametrize("changes", [Training(epochs=7), {"epochs": 7}])
+@pytest.mark.parametrize("changes", [Training(epochs=7), replace(Training(), epochs=7), {"epochs": 7}])
 def test_fields_that_are_not_named_keep_their_defaults(changes: Training | dict[str, int]) -> None:
     assert usual_training(config(), changes) == replace(ADAMW, epochs=7)
+
+
+def test_a_replaced_field_leaves_the_others_as_they_were_given() -> None:
+    given = replace(Training(epochs=7), batch=16)
+    assert given.given == {"epochs", "batch"}
+    assert usual_training(config(), given) == replace(ADAMW, epochs=7, batch=16)
+    assert copy.deepcopy(Training(lr=0.25)).given == {"lr"}, "the paper's rate, but asked for"
 
 
 def test_a_low_rate_and_few_epochs_need_no_other_field() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from softmask.errors import DataError
-from softmask.storage.reading import files_of_folder, members_of_archive
+from softmask.storage.reading import files_of_folder, members_of_archive, read_plain
 from tests.experiments.sequences.pickling import add_member, write_archive
 
 NAMES, LARGEST = ("train", "meta"), 100_000
@@ -63,6 +65,21 @@ def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes, name: str) -
     with tarfile.open(path, "w:gz") as tar:
         add_member(tar, name, kind, "/etc/passwd")
     assert "neither a plain file nor a folder" in refusal(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
+    """Nothing may wait for a pipe, or read a device until memory is full."""
+    path = tmp_path / "file"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    with pytest.raises(OSError, match=r"regular|directory") as caught:
+        read_plain(path, 10)
+    assert caught.value.errno in (errno.EINVAL, errno.EISDIR)
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:

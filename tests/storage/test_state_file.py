@@ -187,6 +187,21 @@ def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes) -> None:
         read_state(tmp_path / "state")
 
 
+def test_a_pipe_or_a_device_is_not_a_state(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(StateFileError, match="regular"):
+            read_state(path)
+
+
+def test_a_state_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    text = "[" * 100_000 + "]" * 100_000
+    about = {"format": "2", "state": text, "checksum": f"{zlib.crc32(text.encode()):08x}"}
+    save_file({}, tmp_path / "state", metadata=about)
+    with pytest.raises(StateFileError, match="deep"):
+        read_state(tmp_path / "state")
+
+
 def test_another_format_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_file, "FORMAT", "3")
     write_state(tmp_path / "state", {})

@@ -6,7 +6,6 @@ backbone parameter is scaled by one minus its importance, that of the current he
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence, Set
 from typing import Any, Literal
@@ -74,8 +73,8 @@ class SoftMask:
 
     @threshold.setter
     def threshold(self, threshold: float | None) -> None:
-        if threshold is not None and not (isinstance(threshold, (int, float)) and -math.inf < threshold <= 1):
-            raise ValueError(f"threshold must be None or a number of at most 1, not {threshold!r}")
+        if threshold is not None and not (isinstance(threshold, (int, float)) and 0 <= threshold <= 1):
+            raise ValueError(f"threshold must be None or a number from 0 to 1, not {threshold!r}")
         self._threshold = threshold
 
     @property

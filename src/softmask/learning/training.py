@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 from softmask.learning.settings import new_field
@@ -55,11 +55,15 @@ class Training:
     """Of AdamW: each step multiplies all trainable parameters by `1 - lr * weight_decay`."""
 
     given: ClassVar[frozenset[str]] = frozenset()
-    """Names of the fields that were passed when this object was made: a model folder has defaults of its own."""
+    """Names of the fields that were passed when this object was made: a model folder has defaults of its own.
+    `dataclasses.replace` passes all of them: then those count that are not at their defaults."""
 
     def __new__(cls, *values: Any, **named: Any) -> Training:
-        made = super().__new__(cls)
-        object.__setattr__(made, "given", frozenset([*list(cls.__dataclass_fields__)[: len(values)], *named]))
+        made, usual = super().__new__(cls), {each.name: each.default for each in fields(cls)}
+        passed = dict(zip(usual, values, strict=False)) | named
+        if passed.keys() == usual.keys():
+            passed = {name: value for name, value in passed.items() if value != usual[name]}
+        object.__setattr__(made, "given", frozenset(passed))
         return made
 
     def __post_init__(self) -> None:

@@ -58,6 +58,8 @@ class PGN(Method):
             require_above_zero(self, "expansion", "adapter_scale", "lr")
 
     def build(self) -> None:
+        with torch.device("meta"):
+            self.make_backbone()  # refuses one without blocks before blocks are counted
         tasks = self.scenario.num_tasks
         given, offered = self.settings.expansion, [expansion / tasks for expansion in EXPANSIONS]
         scale = given / tasks if given else widest(self.scenario, offered, progressive_parameters)

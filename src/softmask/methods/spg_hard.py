@@ -36,6 +36,10 @@ class SPGHard(SPG):
         """The head is slowed by the average of the hard mask, which acts on the backbone, or of the importance behind
         it. Default: ours; the paper does not say."""
 
+        def __post_init__(self) -> None:
+            if not 0 <= self.threshold <= 1:
+                raise ValueError(f"threshold must be from 0 to 1, not {self.threshold}")
+
     def make_mask(self) -> SoftMask:
         return SoftMask(self.backbone, threshold=self.settings.threshold)
 

@@ -199,8 +199,8 @@ def read_checked(file: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
     _compare(file, shapes, _header(file))
     try:
         state = read_state(file)
-    except (StateFileError, RecursionError) as error:
-        raise ModelFolderError(str(error) if isinstance(error, StateFileError) else f"{file}: refused") from None
+    except StateFileError as error:
+        raise ModelFolderError(str(error)) from None
     if not _nested_alike(state, expected):
         raise ModelFolderError(f"{file}: it is not built as the model's state is")
     found = dict(leaves(state))

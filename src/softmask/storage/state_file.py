@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import threading
 import zlib
 from contextlib import suppress
@@ -48,6 +49,8 @@ def write_state(path: Path, state: Any) -> None:
 
 def read_state(path: Path) -> Any:
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+            raise StateFileError(f"cannot read {path}: it is not a regular file")
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
             if about.get("format") not in (FORMAT, TENSORS_ONLY):
@@ -56,6 +59,8 @@ def read_state(path: Path) -> Any:
         if about["checksum"] != _checksum(tensors, about["state"] if about["format"] == FORMAT else None):
             raise StateFileError(f"cannot read {path}: its checksum is wrong, so it is damaged")
         return _decode(json.loads(about["state"]), tensors)
+    except RecursionError:
+        raise StateFileError(f"cannot read {path}: nested too deeply") from None
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise StateFileError(f"cannot read {path}: {error}") from None
 

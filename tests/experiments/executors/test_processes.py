@@ -17,10 +17,12 @@ from tests.experiments.executors.work import (
     call,
     killed,
     killed_once,
+    killed_once_on_a_gpu,
     mark_and_sleep,
     no_way_back,
     square,
     visible_gpu,
+    waits_for,
     warned,
     where,
 )
@@ -127,3 +129,10 @@ def test_a_worker_that_died_is_replaced_on_its_gpu(tmp_path: Path) -> None:
     outcomes = list(executor.map(call, jobs))
     assert [outcome.ok for outcome in outcomes] == [True, True]
     assert outcomes[-1].result == "4"
+
+
+def test_a_worker_that_died_does_not_go_to_the_gpu_of_another(tmp_path: Path) -> None:
+    executor, marker = ProcessExecutor(jobs=2, devices=("4", "5")), tmp_path / "mark"
+    jobs = [(waits_for, tmp_path / "second"), (killed_once_on_a_gpu, marker)]
+    found = {outcome.item[0]: outcome.result for outcome in executor.map(call, jobs)}
+    assert found == {waits_for: "4", killed_once_on_a_gpu: "5"}

@@ -54,6 +54,19 @@ def killed_once(marker: Path) -> str:
     return "never"
 
 
+def killed_once_on_a_gpu(marker: Path) -> str | None:
+    """The second attempt tells its GPU, and lets `waits_for` end."""
+    killed_once(marker)
+    (marker.parent / "second").touch()
+    return visible_gpu(0)
+
+
+def waits_for(marker: Path) -> str | None:
+    while not marker.exists():
+        time.sleep(0.01)
+    return visible_gpu(0)
+
+
 def no_way_back(number: int) -> object:
     return lambda: number
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,7 @@ def test_every_number_is_rounded_once() -> None:
     chart = DotChart("accuracy", "Accuracy", "%", (Dot("SPG", value),))
     (dot,) = chart.to_dict()["dots"]
     assert dot[1:] == [73.449, 0.349, 70.0, "+3.4", 3], "73.45 would become 73.5 in the browser"
+    assert replace(value, paper=70.06).difference == "+3.4", "73.4 - 70.1 would be 3.3"
 
 
 def test_bars_and_bands_are_explained(figures: dict[str, list[Chart]], tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
 from softmask.experiments.executors import SerialExecutor
+from softmask.experiments.runs import data_check
 from softmask.experiments.runs.config import RunConfig, make_config
-from softmask.experiments.runs.data_check import ChangedData, TaskNames, check_sequences
+from softmask.experiments.runs.data_check import ChangedData, TaskNames, check_sequences, commit_facts
 from softmask.experiments.runs.grid import Grid
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import StaleDataError, Store, StoreError
@@ -115,6 +117,38 @@ def test_an_unfinished_run_does_not_go_on_with_other_data(data: Data, tmp_path: 
         with pytest.raises(StoreError):
             run(config(), store, changed_data=policy)
     assert run(config(), store, changed_data="rerun").finished
+
+
+def test_the_commit_and_whether_files_were_changed_since(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=x", "-c", "user.email=x@y")
+        done = subprocess.run(["git", "-C", tmp_path, *who, *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    names = ["code", "changed", "strange"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "module.py").touch()
+    assert commit_facts(tmp_path / "code" / "module.py") == {}, "no repository"
+    commit_facts.cache_clear()
+    git("init", "-q")
+    git("add", "code", "changed")
+    git("commit", "-q", "-m", "begin")
+    (tmp_path / "changed" / "module.py").write_text("x = 1")
+    facts = {name: commit_facts(tmp_path / name / "module.py") for name in names}
+    head = git("rev-parse", "HEAD")
+    assert facts == {
+        "code": {"commit": head, "dirty": False},
+        "changed": {"commit": head, "dirty": True},
+        "strange": {},
+    }
+
+
+def test_a_start_records_the_commit(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"commit": "0123", "dirty": True}
+    monkeypatch.setattr(data_check, "commit_facts", lambda file: facts)
+    (started,) = run(config(), Store(tmp_path)).events("started")
+    assert facts.items() <= started.items()
 
 
 def test_the_command_line_tells_a_run_again_from_one_that_was_finished(data: Data, tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
         ("grid.toml", "methods = [", "is not valid TOML"),
         ("grid.yaml", "methods: [", "is not valid YAML"),
         ("grid.yaml", "- spg", "expected fields"),
+        ("grid.yaml", "methods: [&name spg, *name]", "aliases"),
+        ("grid.yaml", "set: " + 30 * "[" + 30 * "]", "nested too deeply"),
         ("grid.json", "{}", "ends in .toml"),
     ],
 )

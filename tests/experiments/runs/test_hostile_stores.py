@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from softmask.errors import SoftmaskError
 from softmask.experiments.analyses import ANALYSES
 from softmask.experiments.executors import SerialExecutor
 from softmask.experiments.runs.config import make_config
@@ -66,6 +67,20 @@ def one_digit(folder: Path) -> None:
     file.write_bytes(b"".join(lines))
 
 
+PRUNING = {"strategy": "x", "ranked_over": "backbone", "test": 0.5, "classes": 2}
+
+
+def one_digit_of_a_later_event(folder: Path) -> None:
+    """Of a result that was measured after the run had finished."""
+    with Store(folder.parent).open(tiny_config()) as writer:
+        writer.event("pruning", **PRUNING)
+        writer.event("data", match=True, now="0123")
+    file = folder / "events.jsonl"
+    content = file.read_bytes()
+    assert content.count(b'"test": 0.5, "classes": 2') == 1
+    file.write_bytes(content.replace(b'"test": 0.5, "classes": 2', b'"test": 0.7, "classes": 2'))
+
+
 def pipe_instead_of(name: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         (folder / name).unlink()
@@ -91,9 +106,10 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "text for a loss": rewritten("epoch", train_loss="low"),
     "nan accuracy": rewritten("accuracy", test=float("nan")),
     "a device that nobody has": rewritten("started", device="abacus"),
-    "pruning": appended({"kind": "pruning", "strategy": "x", "ranked_over": "backbone", "test": "high", "classes": 2}),
+    "pruning": appended({"kind": "pruning", **PRUNING, "test": "high"}),
     "representation": appended({"kind": "representation", "onto": "x", "union": False, "test": 0.5, "classes": 2}),
     "one digit": one_digit,
+    "one digit of a later event": one_digit_of_a_later_event,
     "pipe as config": pipe_instead_of("config.json"),
     "pipe as events": pipe_instead_of("events.jsonl"),
     "device as events": link_to_a_device,
@@ -128,6 +144,29 @@ def test_a_damaged_run_is_left_out_with_its_reason(name: str, store: Store) -> N
 def test_a_run_of_an_older_release_has_no_digest_and_is_read(store: Store) -> None:
     rewritten("finished")(store.root / tiny_config().id())
     assert len(list(store.runs())) == 2
+
+
+def test_results_that_are_measured_later_are_read_with_or_without_a_digest(store: Store) -> None:
+    folder = store.root / tiny_config().id()
+    appended({"kind": "pruning", **PRUNING, "strategy": "by an older release"})(folder)
+    with store.open(tiny_config()) as writer:
+        writer.event("pruning", **PRUNING)
+        writer.event("representation", onto="caf\u00e9", union=False, learned=1, classes=2, test=1 / 3)
+    (found,) = [run for run in store.runs() if run.config.method == "spg"]
+    old, new = found.events("pruning")
+    assert ("digest" in old, "digest" in new) == (False, True)
+    assert found.events("representation")[0]["test"] == 1 / 3
+
+
+def test_half_a_line_is_not_cut_from_a_file_that_has_another_name(store: Store, tmp_path: Path) -> None:
+    mine, folder = tmp_path / "mine", store.root / tiny_config().id()
+    mine.write_text("precious, without an end of line")
+    (folder / "events.jsonl").unlink()
+    os.link(mine, folder / "events.jsonl")
+    with pytest.raises(SoftmaskError, match=r"events\.jsonl"), store.open(tiny_config()):
+        pass
+    assert mine.read_text() == "precious, without an end of line"
+    assert not (folder / "lease.json").exists()
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")])
@@ -207,15 +246,6 @@ def test_a_finished_run_gives_back_the_lease_of_a_dead_process(store: Store) -> 
     os.utime(folder / "lease.json", (1e9, 1e9))
     run(tiny_config(), store)
     assert not (folder / "lease.json").exists()
-
-
-def test_a_start_records_the_commit(whole_run: StoredRun) -> None:
-    (started,) = whole_run.events("started")
-    if "commit" in started:  # a source tree under git
-        assert len(started["commit"]) == 40
-        assert isinstance(started["dirty"], bool)
-    else:
-        assert "dirty" not in started
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,13 @@ def test_plain_containers_and_arrays_of_every_protocol(protocol: int) -> None:
         np.testing.assert_array_equal(found[name], array)
 
 
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_an_array_much_larger_than_all_else_is_read(protocol: int) -> None:
+    """Python 3 writes it for Python 2 as text, in which half of its bytes take two."""
+    written = {"data": np.random.default_rng(0).integers(0, 256, (50, 3072), dtype=np.uint8), "labels": [1] * 50}
+    np.testing.assert_array_equal(read(pickle.dumps(written, protocol=protocol))["data"], written["data"])
+
+
 def test_python_2_texts_become_bytes_but_keys_become_texts() -> None:
     found = read(SMALL)
     assert list(found) == ["data", "labels", "name"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 import sys
@@ -130,24 +131,33 @@ def read_events(content: bytes) -> tuple[list[Event], str | None]:
     lines = content.split(b"\n")[:-1]
     found: list[Event] = []
     damage = None
-    offset = 0
+    before = hashlib.sha256()
+    finished = False
     for line, event in zip(lines, _parsed(lines), strict=True):
         if isinstance(event, dict) and isinstance(event.get("kind"), str):
             if (reason := misfit(event)) is None:
                 event["kind"] = sys.intern(event["kind"])
                 found.append(event)
-                if "digest" in event and event["kind"] == "finished":
-                    intact = event["digest"] == digest_of_lines(content[:offset])
-                    damage = damage or (None if intact else "its lines are not those that were written")
+                finished = finished or event["kind"] == "finished"
+                if finished and "digest" in event and event["digest"] != _digest(before, event):
+                    damage = damage or "its lines are not those that were written"
             else:
                 damage = damage or reason
-        offset += len(line) + 1
+        before.update(line + b"\n")
     return found, damage
 
 
-def digest_of_lines(content: bytes) -> str:
-    """Of all lines before `finished`, which holds it."""
-    return hashlib.sha256(content).hexdigest()
+def digest_of_lines(content: bytes, event: Event) -> str:
+    """Of all lines before `finished`, which holds it; of an event that comes later, of the lines before and itself."""
+    return _digest(hashlib.sha256(content), event)
+
+
+def _digest(before: hashlib._Hash, event: Event) -> str:
+    if event["kind"] == "finished":
+        return before.hexdigest()
+    digest = before.copy()
+    digest.update(json.dumps({name: value for name, value in event.items() if name != "digest"}).encode())
+    return digest.hexdigest()
 
 
 def digest_of_names(names: Iterable[str]) -> str:

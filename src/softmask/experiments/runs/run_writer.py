@@ -42,6 +42,7 @@ class RunWriter:
         self.listeners = tuple(listeners)
         self._lease = Lease(path)
         self._epochs_since_save = 0
+        self._finished = False
 
     def __enter__(self) -> RunWriter:
         try:
@@ -62,8 +63,10 @@ class RunWriter:
             write_json(self.path / "config.json", {"format": FORMAT, "config": self.config.to_dict()})
         (self.path / "checkpoints").mkdir(exist_ok=True)
         self._cut_torn_line()
-        if (problem := StoredRun(self.path).summary().problem) is not None:
-            raise StoreError(problem)
+        summary = StoredRun(self.path).summary()
+        if summary.problem is not None:
+            raise StoreError(summary.problem)
+        self._finished = summary.status == "finished"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -77,10 +80,11 @@ class RunWriter:
     def event(self, kind: str, **facts: Any) -> None:
         """Appends one line, and then tells the listeners; it is on disk when this returns, or not there at all."""
         self._lease.require()
-        if kind == "finished":
-            before = read_plain(self._events, MOST_EVENTS) if self._events.exists() else b""
-            facts["digest"] = digest_of_lines(before)
         event = {"kind": kind, **facts}
+        self._finished = self._finished or kind == "finished"
+        if self._finished:  # from then on nothing changes but what is measured later
+            before = read_plain(self._events, MOST_EVENTS) if self._events.exists() else b""
+            event["digest"] = digest_of_lines(before, event)
         self._append((json.dumps(event) + "\n").encode())
         for listener in self.listeners:
             listener(event)
@@ -145,4 +149,6 @@ class RunWriter:
             content = read_plain(self._events, MOST_EVENTS)
             whole = content.rfind(b"\n") + 1
             if whole < len(content):
-                os.truncate(self._events, whole)
+                descriptor = opened_if_plain(self._events, os.O_WRONLY | os.O_APPEND)
+                os.ftruncate(descriptor, whole)
+                os.close(descriptor)
