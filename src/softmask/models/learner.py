@@ -29,6 +29,7 @@ from softmask.learning.training import Training
 from softmask.models.data import Labelled, kind_of
 from softmask.models.description import KnownTask, ModelConfig
 from softmask.models.folder import ModelFolder, ModelFolderError
+from softmask.models.growing import begin_growing, grown_facts, in_its_place, settled
 from softmask.models.networks import BUILT_IN, Network, NetworkError, check_trusted, make_backbone
 
 Watch = Callable[[Task, Fit], None]
@@ -70,6 +71,8 @@ class Learned:
     method: Method
     task: Task
     facts: KnownTask
+    place: int
+    """Of the task among all that the method knows."""
 
 
 class _InMemory:
@@ -113,16 +116,32 @@ def learn_task(
     classes: Sequence[str],
     training: Training,
     watch: Watch | None = None,
+    more: int | None = None,
 ) -> Learned:
-    """The learner with this state and one more head learns one more task."""
+    """The learner with this state and one more head learns one more task, or `more` about the one at that place."""
     start, journal = time.monotonic(), _InMemory()
     method = make_method(config, network, (*config.classes, task.classes))
     method.load_state_dict({**method.state_dict(), **state})
+    if more is not None:
+        begin_growing(method, more, task.train.labels)
     method.to(task.train.device)
     training = replace(training, batch=avoid_singleton_batch(method, training.batch, task.train.count))
     with exact(task.train.device), random_apart():
         learn_sequence(method, [task], training, journal, tests=None, watch=watch)
-    return Learned(method, task, _facts(method, task, classes, journal, time.monotonic() - start))
+    facts = _facts(method, task, classes, journal, time.monotonic() - start)
+    if more is None:
+        return Learned(method, task, facts, task.id)
+    whole = _grown(config, network, method, more, task)
+    return Learned(whole, task, grown_facts(config.tasks[more], facts), more)
+
+
+def _grown(config: ModelConfig, network: Network, method: Method, place: int, task: Task) -> Method:
+    """The learner with the new head in the place of the old one."""
+    method.heads[task.id] = settled(method.heads[task.id])
+    classes = (*config.classes[:place], task.classes, *config.classes[place + 1 :])
+    whole = make_method(config, network, classes)
+    whole.load_state_dict(in_its_place(method.state_dict(), place, task.id))
+    return whole.to(task.train.device).eval()
 
 
 def adopt_task(
@@ -146,7 +165,7 @@ def adopt_task(
         torch.manual_seed(derive(config.seed, "adopt", task.name))
         end_task(method, task)
         journal.accuracy = accuracy(method, task.val, task.id)
-    return Learned(method, task, _facts(method, task, classes, journal, seconds=0.0))
+    return Learned(method, task, _facts(method, task, classes, journal, seconds=0.0), task.id)
 
 
 @torch.no_grad()

@@ -19,14 +19,26 @@ from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.learning.device import exact, find_device
 from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
-from softmask.models.data import Source, kind_of, normalise_bytes, read_inputs, read_task
+from softmask.models.attempts import Attempt, first_that_passes
+from softmask.models.data import Labelled, Source, kind_of, normalise_bytes, read_inputs, read_task
 from softmask.models.description import KnownTask, ModelConfig, check_name, new_config
 from softmask.models.export import write_export
 from softmask.models.folder import ModelFolder, ModelFolderError
 from softmask.models.gate import FolderGate
-from softmask.models.inspection import UNLABELLED, Inspection, capacity_warning, keep_probe, measure_drift, write_probe
+from softmask.models.growing import grown_classes, shift_new_classes
+from softmask.models.history import History, accuracies, read_history
+from softmask.models.inspection import (
+    UNLABELLED,
+    Inspection,
+    capacity_warning,
+    keep_probe,
+    measure_drift,
+    read_probe,
+    write_probe,
+)
 from softmask.models.learner import (
     BY_ADAMW,
+    Learned,
     Watch,
     adopt_task,
     check_method,
@@ -180,6 +192,8 @@ class ContinualModel:
         training: Changes | None = None,
         probe: int = 0,
         retain: float | None = None,
+        search_minutes: float | None = None,
+        more: bool = False,
         strict: bool = False,
         watch: Watch | None = None,
     ) -> KnownTask:
@@ -192,7 +206,11 @@ class ContinualModel:
 
         `retain` is the gate: every earlier task must keep this share of its accuracy on its kept samples (of its
         answers, where they have no labels). Otherwise `RetentionError` is raised with the curves, one value an epoch,
-        and the model is as it was.
+        and the model is as it was. With `search_minutes` the task is learned again before that, each time with twice
+        the strength (or half the learning rate, for methods without one), as long as an attempt can end in this time.
+
+        With `more`, the data are more of a known task. They may have new classes: the head grows, and its rows of
+        classes without new images are held.
 
         Image files that cannot be read are left out with a warning, or an error if `strict`.
         """
@@ -201,36 +219,113 @@ class ContinualModel:
             raise SoftmaskError(f"probe must be a number of samples, 0 or more, not {probe}")
         if retain is not None:
             check_share(retain)
+        if search_minutes is not None and (retain is None or not search_minutes > 0):
+            raise SoftmaskError("search_minutes is a time above 0, for a search with retain=")
         with Lease(self.path) as lease:
-            self._refresh()
+            self.refresh()
+            if not more and name in self.tasks:
+                raise SoftmaskError(
+                    f"the model has a task {name!r} already: give the new one another name, or say --more (more=True) "
+                    "if these are more data of it"
+                )
+            place = self._position(name) if more else None
             gate = None if retain is None else FolderGate(retain, self._folder, self.config, self._answers, watch)
-            if name in self.tasks:
-                raise SoftmaskError(f"the model has a task {name!r} already: give the new one another name")
             usual_training(self.config, training)  # a mistake is told before images are read
             self._folder.tidy(self.config)
-            purpose = (self.config.seed, name)
-            known, held = read_task(train, val, self.config.input_shape, classes, purpose, strict=strict)
-            task = make_task(self.config, name, known, held).on(self._device)
-            wanted = usual_training(self.config, training, known)
-            state = self._method.state_dict()
-            learned = learn_task(self.config, self._network, state, task, known.classes, wanted, gate or watch)
-            if gate is not None:
-                gate.check(learned.method)
-            facts = learned.facts
+            data = self._read(name, train, val, classes, place, strict)
+            wanted = usual_training(self.config, training, data[0])
+
+            def attempt(with_: Attempt) -> Learned:
+                learned = self._learn_once(with_, name, data, place, gate or watch)
+                if gate is not None:
+                    gate.check(learned.method)
+                return learned
+
+            learned, used = first_that_passes(self.config, wanted, attempt, search_minutes)
             lease.require()  # before anything is written: another process may have learned meanwhile
-            if probe:
-                answer = partial(self._answers, learned.method)
-                number = max(self.config.numbers, default=-1) + 1
-                kept = keep_probe(self._folder, number, answer, learned.task, probe)
-                facts = replace(facts, probe=kept, number=None if number == learned.task.id else number)
-            config = replace(self.config, generation=self.config.generation + 1, tasks=(*self.config.tasks, facts))
+            facts = self._kept(learned, place, probe)
+            tasks = [*self.config.tasks]
+            tasks[learned.place : learned.place + 1] = [facts]
+            config = replace(self.config, generation=self.config.generation + 1, tasks=tuple(tasks))
+            now = {name: facts.accuracy} | accuracies(self._folder, config, partial(self._answers, learned.method))
             lease.require()
-            event = _event("learned", task=name, classes=list(facts.classes), accuracy=facts.accuracy)
+            event = _event(
+                "learned" if place is None else "learned more",
+                task=name,
+                classes=list(facts.classes),
+                accuracy=facts.accuracy,
+                accuracies=now,
+                **used.changed,
+            )
             self._folder.commit(config, learned.method.state_dict(), event, expected_state(config, self._network))
         self.config, self._method = config, learned.method.eval()
         if message := capacity_warning(config.tasks):
             warnings.warn(message, stacklevel=2)
         return facts
+
+    def _read(
+        self,
+        name: str,
+        train: Source,
+        val: Source | None,
+        classes: Sequence[str] | None,
+        place: int | None,
+        strict: bool,
+    ) -> tuple[Labelled, Labelled]:
+        """Training and validation set; of a known task with its classes first."""
+        shape, config = self.config.input_shape, self.config
+        if place is None:
+            return read_task(train, val, shape, classes, (config.seed, name), strict=strict)
+        purpose = (config.seed, f"{name}, generation {config.generation}")  # other draws than of the first time
+        found = read_task(train, val, shape, classes, purpose, strict=strict, fewest=1)
+        task = config.tasks[place]
+        if task.inputs and task.inputs != (kind := kind_of(found[0].inputs)):
+            raise DataError(f"task {name!r} was learned from {task.inputs}, these are {kind}: give the same kind")
+        grown = grown_classes(task.classes, found[0].classes)
+        missing = [each for each in task.classes if each not in found[0].classes]
+        if missing and not self._has_labelled_samples(place):
+            raise SoftmaskError(
+                f"there are no images of {missing[0]!r} among the new ones, and no labelled samples of it were kept "
+                "(--probe N), so it would be forgotten: add some images of it"
+            )
+        return found[0].within(grown), found[1].within(grown)
+
+    def _has_labelled_samples(self, place: int) -> bool:
+        if not self.config.tasks[place].probe:
+            return False
+        return bool((read_probe(self._folder, self.config, place)[1] != UNLABELLED).all())
+
+    def _learn_once(
+        self, attempt: Attempt, name: str, data: tuple[Labelled, Labelled], place: int | None, watch: Watch | None
+    ) -> Learned:
+        task = make_task(self.config, name, *data).on(self._device)
+        state, classes = self._method.state_dict(), data[0].classes
+        learned = learn_task(attempt.config, self._network, state, task, classes, attempt.training, watch, more=place)
+        if place is None or len(data[0].labels.unique()) == len(classes):
+            return learned
+
+        def logits(inputs: Tensor) -> Tensor:
+            return self._logits(learned.method, inputs, place)
+
+        inputs, labels, _ = read_probe(self._folder, self.config, place)
+        held = data[1]
+        first, head = len(self.config.tasks[place].classes), learned.method.heads[place]
+        shift_new_classes(head, first, (logits(inputs), labels), (logits(held.inputs), held.labels))
+        right = logits(held.inputs).argmax(1) == held.labels
+        return replace(learned, facts=replace(learned.facts, accuracy=right.double().mean().item()))
+
+    def _kept(self, learned: Learned, place: int | None, count: int) -> KnownTask:
+        """The task's entry in the description, once its samples are written; they are not read until it is."""
+        facts, number = learned.facts, max(self.config.numbers, default=-1) + 1
+        earlier = None if place is None or not facts.probe else read_probe(self._folder, self.config, place)
+        grown = earlier is not None and earlier[2].shape[1] < len(facts.classes)
+        if place is not None and not count and not grown:
+            return replace(facts, number=self.config.numbers[place])
+        if count or grown:
+            answer = partial(self._answers, learned.method)
+            kept = keep_probe(self._folder, number, answer, learned.task, learned.place, count, earlier)
+            facts = replace(facts, probe=kept)
+        return replace(facts, number=None if number == learned.place else number)
 
     def keep_probe(self, task: str, inputs: Source) -> None:
         """Keep inputs of a task without labels, and what the model answers to them now, for later gates.
@@ -238,7 +333,7 @@ class ContinualModel:
         For tasks that were learned without `probe`. A probe that a task has already is not replaced.
         """
         with Lease(self.path) as lease:
-            self._refresh()
+            self.refresh()
             place = self._position(task)
             if self.config.tasks[place].probe:
                 raise SoftmaskError(f"task {task!r} has kept samples already")
@@ -280,7 +375,7 @@ class ContinualModel:
         """Give a task another name."""
         _checked_name(name)
         with Lease(self.path) as lease:
-            self._refresh()
+            self.refresh()
             place = self._position(task)
             if name in self.tasks:
                 raise SoftmaskError(f"the model has a task {name!r} already")
@@ -291,7 +386,7 @@ class ContinualModel:
     def remove(self, task: str) -> None:
         """Forget a task on purpose: its head and its kept samples. The backbone stays as it is."""
         with Lease(self.path) as lease:
-            self._refresh()
+            self.refresh()
             place = self._position(task)
             if len(self.tasks) == 1:
                 raise SoftmaskError(f"{task!r} is the only task: delete the folder {self.path} instead")
@@ -382,12 +477,19 @@ class ContinualModel:
             drift=measure_drift(self._folder, self.config, self.probabilities) if probe else (),
         )
 
+    def history(self) -> History:
+        """What happened to the model, and the accuracy of each task after every event that changed its weights."""
+        return read_history(self._folder.history)
+
     def _answers(self, method: Method, inputs: Tensor, task: int) -> Tensor:
+        return self._logits(method, inputs, task).softmax(1)
+
+    def _logits(self, method: Method, inputs: Tensor, task: int) -> Tensor:
         normalise = normalise_bytes(inputs, self.config.normalise)
         with exact(self._device), evaluating(method), torch.inference_mode():
             x = inputs.to(self._device)
-            answers: Tensor = method(normalise(x) if normalise else x, task).softmax(1)
-            return answers.to("cpu")
+            logits: Tensor = method(normalise(x) if normalise else x, task)
+            return logits.to("cpu")
 
     def _prediction(self, item: str, task: int, row: Tensor) -> Prediction:
         known = self.config.tasks[task]
@@ -395,8 +497,8 @@ class ContinualModel:
         best = known.classes[int(row.argmax())]
         return Prediction(item, known.name, best, shares[best], shares)
 
-    def _refresh(self) -> None:
-        """Another process may have learned since."""
+    def refresh(self) -> None:
+        """Take over what another process has taught the model since it was opened."""
         config = self._folder.read_config()
         if config != self.config:
             self.config, self._method = config, load_method(self._folder, config, self._network).to(self._device)
