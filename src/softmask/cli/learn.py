@@ -74,6 +74,13 @@ def learn(
         str | None, typer.Option(help="Of pixels from 0 to 1, as in 0.5,0.5,0.5, for a new model (ImageNet's).")
     ] = None,
     std: Annotated[str | None, typer.Option(help="Their standard deviation, as --mean, for a new model.")] = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="The network knows something already: protect it, in a new model.")
+    ] = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="State file (or folder of transformers) of a pretrained network, for a new model."),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse images that cannot be read, not leave them out.")
     ] = False,
@@ -91,7 +98,8 @@ def learn(
         raise typer.BadParameter("the model would be taken for a class: put it outside the folder of images")
     is_new = not ModelFolder(model).exists()
     side = wanted_shape(size, channels, None if is_new else ModelFolder(model).read_config().input_shape)
-    wanted = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
+    wanted: dict[str, Any] = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
+    wanted |= {"pretrained": pretrained or None, "weights": weights}
     wanted |= {"mean": split_numbers("--mean", mean), "std": split_numbers("--std", std)}
     opened = open_or_create(model, {k: v for k, v in wanted.items() if v is not None}, settings, device)
     name = task or Path(os.path.abspath(images)).name
@@ -121,6 +129,7 @@ def learn(
     if as_json:
         print_json(dataclasses.asdict(facts))
         return
+    assert facts.accuracy is not None  # it was just learned
     out.print(
         f"{name}: {len(facts.classes)} classes, {facts.samples} training images, {facts.epochs} epochs, "
         f"validation accuracy {100 * facts.accuracy:.1f} %"
@@ -185,7 +194,7 @@ def _removed_leftover(path: Path, wanted: dict[str, Any], settings: dict[str, An
     folder = ModelFolder(path)
     config = folder.read_config()
     known = config.to_dict()
-    same = all(known[name] == value for name, value in wanted.items())
+    same = all(known.get(name) == value for name, value in wanted.items())
     same = same and config.settings == new_settings(config.method, settings)
     if config.tasks or same or not folder.has_noted(MADE_BY_LEARN) or not _removed_untaught(folder):
         return False
@@ -204,8 +213,9 @@ def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any],
     opened = ContinualModel.open(path, network, device=device)
     known = opened.config.to_dict()
     for name, value in wanted.items():
-        if known[name] != value:
-            raise ConfigError(f"{path} has {name} {known[name]}, not {value}: this is fixed when a model is created")
+        if known.get(name) != value:
+            has = f"{path} has {name} {known.get(name)}, not {value}"
+            raise ConfigError(f"{has}: this is fixed when a model is created")
     for name, value in settings.items():
         if opened.config.settings.get(name) != value:
             raise ConfigError(f"settings.{name} is fixed when a model is created")

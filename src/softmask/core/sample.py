@@ -69,7 +69,7 @@ class KeepSample:
             total = self.keep(x, output, index=rows)
         if self.y is None:
             return total
-        logits = getattr(output, "logits", output)
+        logits: Any = getattr(output, "logits", output)
         if self.keep.of == "answers":
             logits = self.keep.heads[0](logits)
         labels = self.y[rows].to(logits.device)

@@ -101,7 +101,7 @@ def read_task(
         train, val = folder / "train", folder / "val" if val is None and (folder / "val").is_dir() else val
     known = read_labelled(train, shape, classes, keep_empty_classes, strict, fewest)
     if not fewest <= len(known.classes) <= MOST_CLASSES:
-        raise DataError(f"a task needs {fewest} to {MOST_CLASSES} classes, found {len(known.classes)}")
+        raise DataError(f"a task needs at least two classes and at most {MOST_CLASSES}, found {len(known.classes)}")
     for name in known.classes:  # now, not after training
         _require_name(name)
     if twice := [name for name, count in Counter(known.classes).items() if count > 1]:

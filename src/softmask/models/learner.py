@@ -15,6 +15,7 @@ from torch import nn
 from softmask.core import SoftMask, freeze_running_statistics
 from softmask.errors import ConfigError, UnknownName, choices
 from softmask.learning.device import exact, random_apart
+from softmask.learning.distilling import DistillingMethod
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import Fit, State
 from softmask.learning.method import Method
@@ -40,6 +41,8 @@ CAN_ADOPT = tuple(name for name in OPEN_ENDED if name not in ("si", "ncl"))
 # Learned by AdamW and without dropout unless told otherwise. The others are trained as in their papers, whose
 # hyperparameters fit plain SGD and dropout.
 BY_ADAMW = ("lwf", "ncl")
+# Keep the features of a network that is pretrained, from the first task on.
+KEEP_FEATURES = ("lwf", "spg-plus")
 # Of new folders. On three tasks of photographs, strength 1 kept 0.8 points more of the first task on one of two seeds,
 # and cost the new tasks 0.6 and 1.7 points.
 OWN_SETTINGS: Mapping[str, Mapping[str, Any]] = {"lwf": {"strength": 0.5}}
@@ -144,6 +147,18 @@ def _grown(config: ModelConfig, network: Network, method: Method, place: int, ta
     return whole.to(task.train.device).eval()
 
 
+def adopt_alone(
+    config: ModelConfig, network: Network, backbone: nn.Module, head: nn.Module, name: str, classes: Sequence[str]
+) -> tuple[Method, KnownTask]:
+    """A learner with these weights, of whose task no data are at hand, and the task's entry in the description."""
+    if config.method != "lwf":
+        raise LearnerError(f"{config.method} needs a labelled sample of what the model has learned; lwf does not")
+    method = _with_weights(config, network, backbone, head, len(classes))
+    freeze_running_statistics(method.backbone)
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return method, KnownTask(name, tuple(classes), 0, None, 0, 0.0, when, free_capacity(method))
+
+
 def adopt_task(
     config: ModelConfig, network: Network, backbone: nn.Module, head: nn.Module, task: Task, classes: Sequence[str]
 ) -> Learned:
@@ -152,13 +167,7 @@ def adopt_task(
         raise LearnerError(
             f"{config.method} cannot measure the importance of a trained model; use one of {', '.join(CAN_ADOPT)}"
         )
-    method = make_method(config, network, (task.classes,))
-    try:
-        method.backbone.load_state_dict(backbone.state_dict())
-    except RuntimeError as error:
-        told = " ".join(str(error).split())[:300]
-        raise NetworkError(f"network {config.network} does not make the backbone that was given: {told}") from None
-    _copy_head(head, method.heads[0])
+    method = _with_weights(config, network, backbone, head, task.classes)
     freeze_running_statistics(method.to(task.train.device).backbone)
     journal = _InMemory()
     with exact(task.train.device), random_apart():
@@ -166,6 +175,17 @@ def adopt_task(
         end_task(method, task)
         journal.accuracy = accuracy(method, task.val, task.id)
     return Learned(method, task, _facts(method, task, classes, journal, seconds=0.0), task.id)
+
+
+def _with_weights(config: ModelConfig, network: Network, backbone: nn.Module, head: nn.Module, classes: int) -> Method:
+    method = make_method(config, network, (classes,))
+    try:
+        method.backbone.load_state_dict(backbone.state_dict())
+    except RuntimeError as error:
+        told = " ".join(str(error).split())[:300]
+        raise NetworkError(f"network {config.network} does not make the backbone that was given: {told}") from None
+    _copy_head(head, method.heads[0])
+    return method
 
 
 @torch.no_grad()
@@ -209,7 +229,7 @@ def make_method(config: ModelConfig, network: Network, classes: tuple[int, ...])
     """A learner for these tasks with its initial weights, which follow from the seed of the model."""
 
     def make() -> Backbone:
-        known = bool(config.tasks)
+        known = bool(config.tasks) or config.pretrained
         return make_backbone(network, config.input_shape, config.width, dropout=config.dropout, frozen_statistics=known)
 
     scenario = OpenScenario(
@@ -228,6 +248,13 @@ def make_method(config: ModelConfig, network: Network, classes: tuple[int, ...])
         for index, head in enumerate(method.heads):
             torch.manual_seed(derive(config.seed, "head", index))
             head.reset_parameters()  # type: ignore[operator]
+    if config.pretrained:
+        if not isinstance(method, DistillingMethod):
+            raise LearnerError(
+                f"{config.method} does not protect a pretrained network from the first task on; "
+                f"use one of {', '.join(KEEP_FEATURES)}"
+            )
+        method.keeps_features = True
     return method
 
 

@@ -40,6 +40,7 @@ from softmask.models.learner import (
     BY_ADAMW,
     Learned,
     Watch,
+    adopt_alone,
     adopt_task,
     check_method,
     expected_state,
@@ -55,7 +56,7 @@ from softmask.models.learner import (
     parameter_count,
     without_head,
 )
-from softmask.models.networks import Network, name_of
+from softmask.models.networks import TRANSFORMERS, Network, load_weights, name_of
 from softmask.models.training import Changes, usual_training
 from softmask.storage.lease import Lease
 
@@ -102,17 +103,27 @@ class ContinualModel:
         seed: int = 1,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        pretrained: bool = False,
+        weights: str | Path | None = None,
         device: str = "cpu",
     ) -> ContinualModel:
         """A new model without tasks, in a folder of its own. It may be opened on another device later.
+
+        The features of a `pretrained` network are kept from the first task on. It brings its weights along, or they are
+        in `weights`: a state file, or for `network="transformers:FOLDER"` a folder of transformers, whose own weights
+        are loaded if nothing else is named. Nothing is downloaded.
 
         Images (bytes) are divided by 255 and normalised per channel with `mean` and `std`; the default is ImageNet's
         for three channels, 0.5 and 0.25 for others. Floats are used as they are.
         """
         where = find_device(device)
         fields = {"input_shape": input_shape, "width": width, "seed": seed, "mean": mean, "std": std}
-        config = _new_config(network, method, settings, **fields)
+        if pretrained and weights is None and isinstance(network, str) and network.startswith(TRANSFORMERS):
+            weights = network.removeprefix(TRANSFORMERS)
+        config = _new_config(network, method, settings, pretrained=pretrained or weights is not None, **fields)
         learner, folder = make_method(config, network, ()), ModelFolder(Path(path))
+        if weights is not None:
+            load_weights(learner.backbone, Path(weights), network)
         _write_new(folder, config, network, learner, _event("created", network=config.network, method=method))
         return cls(folder, config, network, learner, where)
 
@@ -137,8 +148,9 @@ class ContinualModel:
         backbone: nn.Module,
         head: nn.Module,
         task: str,
-        sample: Source,
+        sample: Source | None = None,
         *,
+        inputs: Source | None = None,
         network: Network,
         input_shape: Sequence[int],
         classes: Sequence[str] | None = None,
@@ -150,7 +162,11 @@ class ContinualModel:
         std: Sequence[float] | None = None,
         device: str = "cpu",
     ) -> ContinualModel:
-        """Take a model that was trained elsewhere, with a labelled sample of its data, and protect it from then on.
+        """Take a model that was trained elsewhere, and protect it from then on.
+
+        The model alone is enough for the method `lwf`. With `inputs`, without labels, the folder keeps what the model
+        answers to them, so that later tasks can be measured and refused (`retain`); with a labelled `sample` its
+        accuracy is known, and other methods measure importance on it.
 
         `network` makes a module like `backbone`, for when the folder is opened again; `head` is the linear layer that
         follows the backbone, and `classes` names its outputs: the sample may lack some of them. Images in bytes are
@@ -160,6 +176,15 @@ class ContinualModel:
         fields = {"input_shape": input_shape, "width": width, "seed": seed, "mean": mean, "std": std}
         config = _new_config(network, method, settings, **fields)
         _checked_name(task)
+        if sample is None:
+            names = [str(name) for name in classes or range(getattr(head, "out_features", 0))]
+            learner, facts = adopt_alone(config, network, backbone, head, task, names)
+            config, folder = replace(config, generation=1, tasks=(facts,)), ModelFolder(Path(path))
+            _write_new(folder, config, network, learner, _event("adopted", task=task))
+            made = cls(folder, config, network, load_method(folder, config, network), where)
+            if inputs is not None:
+                made.keep_probe(task, inputs)
+            return made
         train, val = read_task(sample, None, config.input_shape, classes, (seed, task), keep_empty_classes=True)
         if mean is None and kind_of(train.inputs) == "bytes":
             warnings.warn(
@@ -170,8 +195,12 @@ class ContinualModel:
         known = make_task(config, task, train, val).on(where)
         adopted = adopt_task(config, network, backbone, head, known, train.classes)
         config, folder = replace(config, generation=1, tasks=(adopted.facts,)), ModelFolder(Path(path))
-        _write_new(folder, config, network, adopted.method, _event("adopted", task=task))
-        return cls(folder, config, network, load_method(folder, config, network), where)
+        event = _event("adopted", task=task, accuracy=adopted.facts.accuracy)
+        _write_new(folder, config, network, adopted.method, event)
+        made = cls(folder, config, network, load_method(folder, config, network), where)
+        if inputs is not None:
+            made.keep_probe(task, inputs)
+        return made
 
     @property
     def path(self) -> Path:
@@ -345,7 +374,8 @@ class ContinualModel:
             lease.require()
             answers = self.probabilities(kept, place)
             write_probe(self._folder, self.config.numbers[place], kept, labels, answers)  # not read until described
-            known = replace(self.config.tasks[place], probe=len(kept))
+            known = self.config.tasks[place]
+            known = replace(known, probe=len(kept), inputs=known.inputs or kind_of(kept))
             tasks = (*self.config.tasks[:place], known, *self.config.tasks[place + 1 :])
             self._describe(lease, tasks, _event("probe", task=task, samples=len(kept)))
 

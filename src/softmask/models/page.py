@@ -44,8 +44,8 @@ def page(found: Inspection, history: History) -> str:
             )
             for d in found.drift
         ]
-        columns = ("task", "kept samples", "accuracy then", "accuracy now", "answers changed", "probabilities moved")
-        parts.append(_table("Kept samples", columns, rows))
+        about_kept = ("task", "kept samples", "accuracy then", "accuracy now", "answers changed", "probabilities moved")
+        parts.append(_table("Kept samples", about_kept, rows))
     if history.curves:
         parts.append(f'<h2>Accuracy over time</h2><img alt="Accuracy of each task over time" src="{_drawn(history)}">')
     parts.append(_table("History", ("time", "event", "task"), [(e.time, e.kind, e.task) for e in history.events]))

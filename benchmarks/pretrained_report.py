@@ -1,0 +1,2 @@
+def publish(cells):
+    pass
