@@ -28,7 +28,7 @@ from torch import nn
 from softmask import freeze_running_statistics
 
 from .protection_report import publish
-from .protection_settings import SETTINGS, Part, Setting, Task, accuracy, loss_of
+from .protection_settings import SETTINGS, Part, Setting, Task, accuracy, loss_of, mean_loss
 from .protection_ways import Way, parse
 from .timing import RESULTS
 
@@ -123,7 +123,7 @@ def cell(name: str, seed: int, chosen: str, tasks: list[Task], start: tuple[nn.M
     ways = parse(chosen, setting, net)
     for way in ways:
         way.end(tasks[0].train, heads[0], [])
-    learned = [accuracy(net, heads[0], tasks[0].test)]
+    learned, before = [accuracy(net, heads[0], tasks[0].test)], mean_loss(net, heads[0], tasks[0].test)
     for number, task in enumerate(tasks[1:], start=1):
         torch.manual_seed(1000 * seed + number)
         head = setting.head(task.classes)
@@ -141,13 +141,22 @@ def cell(name: str, seed: int, chosen: str, tasks: list[Task], start: tuple[nn.M
                 stack.enter_context(way.at(number))
             end["test"].append(round(accuracy(net, head, task.test), 2))
             end["validation"].append(round(accuracy(net, head, task.validation), 2))
+    first = {"first_loss": [round(before, 4), round(mean_loss(net, heads[0], tasks[0].test), 4)]}
     took = {"seconds": round(time.process_time() - began, 1), "bfloat16": HALF}
-    return {"setting": name, "way": chosen, "seed": seed, "learned": [round(v, 2) for v in learned], **end, **took}
+    return {
+        "setting": name,
+        "way": chosen,
+        "seed": seed,
+        "learned": [round(v, 2) for v in learned],
+        **end,
+        **first,
+        **took,
+    }
 
 
-def run(name: str, seed: int, ways: Sequence[str]) -> None:
+def run(name: str, seed: int, ways: Sequence[str], file: Path = FILE) -> None:
     """The cells that are not there yet. Each is written when it is done."""
-    missing = [way for way in ways if not _known(name, seed, way)]
+    missing = [way for way in ways if not _known(name, seed, way, file)]
     if not missing:
         return
     try:
@@ -158,17 +167,17 @@ def run(name: str, seed: int, ways: Sequence[str]) -> None:
     start = beginning(name, seed, tasks)
     for way in missing:
         done = cell(name, seed, way, tasks, start)
-        cells = [*read_cells(), done]
-        FILE.write_text("[\n" + ",\n".join(json.dumps(each) for each in cells) + "\n]\n")
+        cells = [*read_cells(file), done]
+        file.write_text("[\n" + ",\n".join(json.dumps(each) for each in cells) + "\n]\n")
         print(json.dumps(done), flush=True)
 
 
-def read_cells() -> list[dict[str, Any]]:
-    return json.loads(FILE.read_text()) if FILE.exists() else []
+def read_cells(file: Path = FILE) -> list[dict[str, Any]]:
+    return json.loads(file.read_text()) if file.exists() else []
 
 
-def _known(name: str, seed: int, way: str) -> bool:
-    return any((each["setting"], each["seed"], each["way"]) == (name, seed, way) for each in read_cells())
+def _known(name: str, seed: int, way: str, file: Path) -> bool:
+    return any((each["setting"], each["seed"], each["way"]) == (name, seed, way) for each in read_cells(file))
 
 
 def main(arguments: Sequence[str] = ()) -> None:

@@ -73,6 +73,15 @@ def accuracy(net: nn.Module, head: nn.Module, part: Part) -> float:
     return 100 * right / part.y.numel()
 
 
+@torch.no_grad()
+def mean_loss(net: nn.Module, head: nn.Module, part: Part) -> float:
+    net.eval()
+    parts = zip(part.x.split(250), part.y.split(250), strict=True)
+    total = sum(len(x) * loss_of(head(net(x)), y).item() for x, y in parts)
+    net.train()
+    return total / len(part.x)
+
+
 # ------------------------------------------------------------------------------------------------- networks
 
 
@@ -170,12 +179,26 @@ class GPT(nn.Module):
 
 
 def image_tasks(seed: int) -> list[Task]:
-    """Training takes the first images of a class in the order of the file, validation the last 50 of 500."""
+    """One task of 20 classes and two of 10."""
+    return _image_tasks(seed, (20, 450), (10, 150), (10, 150))
+
+
+def pretrained_tasks(seed: int) -> list[Task]:
+    """One task of 60 classes and four of 10."""
+    return _image_tasks(seed, (60, 450), *[(10, 150)] * 4)
+
+
+def _image_tasks(seed: int, *sizes: tuple[int, int]) -> list[Task]:
+    """Of so many classes with so many images each.
+
+    Training takes the first images of a class in the order of the file, validation the last 50 of 500.
+    """
     if not os.environ.get("SOFTMASK_DATA"):
         raise FileNotFoundError("needs CIFAR-100: set SOFTMASK_DATA to the folder with cifar-100-python.tar.gz")
     train, test, _ = read_cifar100(locate(Path(os.environ["SOFTMASK_DATA"]), 10), PER_CLASS)
-    order, tasks = np.random.RandomState(seed).permutation(100), []
-    for group, count in ((order[:20], 450), (order[20:30], 150), (order[30:40], 150)):
+    order, tasks, start = np.random.RandomState(seed).permutation(100), [], 0
+    for classes, count in sizes:
+        group, start = order[start : start + classes], start + classes
         cuts = ((train, slice(count)), (train, slice(450, 500)), (test, slice(100)))
         tasks.append(Task(*(_images(part, group, cut) for part, cut in cuts), len(group)))
     return tasks
@@ -257,4 +280,5 @@ SETTINGS = {
     "gpt": Setting(
         "GPT: English, Python, C", GPT, text_tasks, as_it_is, ("letters", "blocks.0"), None, epochs=(24, 12)
     ),
+    "pretrained": Setting("CNN that knows 60 classes", CNN, pretrained_tasks, crop_and_flip, ("c1", "c2"), 128),
 }

@@ -222,9 +222,11 @@ class Subspace(Way):
 class Protect(Way):
     """The library's own combination at one strength."""
 
+    precision: Any = "float32"
+
     def made(self) -> None:
         ways = ("tokens",) if self.setting.width is None else ("answers",)
-        self.guard = softmask.protect(self.net, strength=self.strength, ways=ways)
+        self.guard = softmask.protect(self.net, strength=self.strength, ways=ways, precision=self.precision)
 
     def attach(self, optimizer: Optimizer, head: nn.Module) -> contextlib.AbstractContextManager[Any]:
         return self.guard.attach(optimizer)
@@ -234,6 +236,34 @@ class Protect(Way):
 
     def end(self, part: Part, head: nn.Module, heads: Sequence[nn.Module]) -> None:
         self.guard.consolidate(batches(part), None if self.setting.width is None else head)
+
+
+class ProtectPretrained(Protect):
+    """The same of a model that was trained elsewhere: from the model alone, or with some of its old inputs."""
+
+    labelled = False
+
+    def made(self) -> None:
+        """Nothing yet: the head is known at the end of the first task."""
+
+    def end(self, part: Part, head: nn.Module, heads: Sequence[nn.Module]) -> None:
+        if heads or (self.setting.width is None and hasattr(self, "guard")):
+            self.guard.consolidate(head=None if self.setting.width is None else head)
+            return
+        rows = torch.randperm(len(part.y), generator=torch.Generator().manual_seed(0))[: int(self.value)]
+        x, y = part.x[rows], part.y[rows]
+        known = {"ways": ("tokens",), "pretrained": True} if self.setting.width is None else {"heads": head}
+        self.guard = softmask.protect(self.net, sample=(x, y) if self.labelled else x, **known)  # type: ignore[arg-type]
+
+
+class ProtectLabelled(ProtectPretrained):
+    labelled = True
+
+
+class ProtectHalf(Protect):
+    """With a copy in bfloat16."""
+
+    precision = "bfloat16"
 
 
 WAYS: dict[str, type[Way]] = {
@@ -249,6 +279,9 @@ WAYS: dict[str, type[Way]] = {
     "features": Features,
     "subspace": Subspace,
     "protect": Protect,
+    "half": ProtectHalf,
+    "inputs": ProtectPretrained,
+    "labelled": ProtectLabelled,
 }
 
 

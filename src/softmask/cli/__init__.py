@@ -66,6 +66,10 @@ VERBS = {
         "inspect:inspect",
         "Show the tasks, their accuracy when learned, importance by layer, free capacity and size.",
     ),
+    "history": Verb(
+        "history:history",
+        "Show what happened to a model, and the accuracy of each task after every event.",
+    ),
     "export": Verb(
         "export:export",
         "Write one task of a model for other programs: plain weights, a program of torch, ONNX.",

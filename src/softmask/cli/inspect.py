@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,11 +14,15 @@ from softmask.experiments.analyses.table import Cell, Table
 from softmask.experiments.report.tables import print_table
 from softmask.models import ContinualModel, Inspection
 from softmask.models.inspection import capacity_warning
+from softmask.models.page import page
 
 
 def inspect(
     model: Model,
     probe: Annotated[bool, typer.Option("--probe", help="Predict again what `learn --probe` kept.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page for the browser, with the history, instead.", metavar="FILE")
+    ] = None,
     network: OwnNetwork = None,
     device: options.Device = "cpu",
     as_json: options.AsJson = False,
@@ -27,12 +32,16 @@ def inspect(
     Example: `softmask inspect pets-model --probe`
     """
     allow_own_code(network)
-    found = ContinualModel.open(model, network, device=device).inspect(probe)
-    if as_json:
+    opened = ContinualModel.open(model, network, device=device)
+    found = opened.inspect(probe)
+    if html is not None:
+        html.write_text(page(found, opened.history()), encoding="utf-8")
+        tell(f"written to {html}")
+    elif as_json:
         print_json(found.to_dict())
-        return
-    _show(found)
-    if message := capacity_warning(found.tasks):
+    else:
+        _show(found)
+    if not as_json and (message := capacity_warning(found.tasks)):
         tell(f"note: {message}")
 
 

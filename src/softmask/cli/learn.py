@@ -61,6 +61,26 @@ def learn(
             min=0, max=1, help="Undo the task, with exit code 3, if an earlier one keeps less than this share."
         ),
     ] = None,
+    search_minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="With --retain: learn again with more protection, as long as it ends in this time.", metavar="M"
+        ),
+    ] = None,
+    more: Annotated[
+        bool, typer.Option("--more", help="The images are more of a known task; new classes are added to it.")
+    ] = False,
+    mean: Annotated[
+        str | None, typer.Option(help="Of pixels from 0 to 1, as in 0.5,0.5,0.5, for a new model (ImageNet's).")
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="Their standard deviation, as --mean, for a new model.")] = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="The network knows something already: protect it, in a new model.")
+    ] = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="State file (or folder of transformers) of a pretrained network, for a new model."),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse images that cannot be read, not leave them out.")
     ] = False,
@@ -78,7 +98,9 @@ def learn(
         raise typer.BadParameter("the model would be taken for a class: put it outside the folder of images")
     is_new = not ModelFolder(model).exists()
     side = wanted_shape(size, channels, None if is_new else ModelFolder(model).read_config().input_shape)
-    wanted = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
+    wanted: dict[str, Any] = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
+    wanted |= {"pretrained": pretrained or None, "weights": weights}
+    wanted |= {"mean": split_numbers("--mean", mean), "std": split_numbers("--std", std)}
     opened = open_or_create(model, {k: v for k, v in wanted.items() if v is not None}, settings, device)
     name = task or Path(os.path.abspath(images)).name
     try:
@@ -91,6 +113,8 @@ def learn(
                 training=changes,
                 probe=kept,
                 retain=retain,
+                search_minutes=search_minutes,
+                more=more,
                 strict=strict,
                 watch=progress,
             )
@@ -105,6 +129,7 @@ def learn(
     if as_json:
         print_json(dataclasses.asdict(facts))
         return
+    assert facts.accuracy is not None  # it was just learned
     out.print(
         f"{name}: {len(facts.classes)} classes, {facts.samples} training images, {facts.epochs} epochs, "
         f"validation accuracy {100 * facts.accuracy:.1f} %"
@@ -123,6 +148,14 @@ def _print_drift(model: ContinualModel, new: str) -> None:
         if drift.task != new:
             then, now = (f"{100 * share:.1f} %" for share in drift.curve)
             out.print(f"{drift.task}: accuracy {now} on {drift.samples} kept samples, {then} when it was learned")
+
+
+def split_numbers(option: str, given: str | None) -> tuple[float, ...] | None:
+    """Numbers with commas between."""
+    try:
+        return None if given is None else tuple(float(each) for each in given.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{given!r} is not a list of numbers, as in 0.5,0.5,0.5", param_hint=option) from None
 
 
 def wanted_shape(size: int | None, channels: int | None, known: tuple[int, ...] | None) -> tuple[int, int, int] | None:
@@ -160,8 +193,8 @@ def _removed_leftover(path: Path, wanted: dict[str, Any], settings: dict[str, An
     """
     folder = ModelFolder(path)
     config = folder.read_config()
-    known = config.to_dict() | {"input_shape": config.input_shape}
-    same = all(known[name] == value for name, value in wanted.items())
+    known = config.to_dict()
+    same = all(known.get(name) == value for name, value in wanted.items())
     same = same and config.settings == new_settings(config.method, settings)
     if config.tasks or same or not folder.has_noted(MADE_BY_LEARN) or not _removed_untaught(folder):
         return False
@@ -178,10 +211,11 @@ def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any],
         ModelFolder(path).note({"kind": MADE_BY_LEARN})
         return created
     opened = ContinualModel.open(path, network, device=device)
-    known = opened.config.to_dict() | {"input_shape": opened.config.input_shape}
+    known = opened.config.to_dict()
     for name, value in wanted.items():
-        if known[name] != value:
-            raise ConfigError(f"{path} has {name} {known[name]}, not {value}: this is fixed when a model is created")
+        if known.get(name) != value:
+            has = f"{path} has {name} {known.get(name)}, not {value}"
+            raise ConfigError(f"{has}: this is fixed when a model is created")
     for name, value in settings.items():
         if opened.config.settings.get(name) != value:
             raise ConfigError(f"settings.{name} is fixed when a model is created")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from softmask.cli import options
 from softmask.cli.learn import Model, OwnNetwork, allow_own_code
 from softmask.cli.printing import escaped, out, print_json, problem
+from softmask.cli.watching import arrivals
 from softmask.experiments.analyses.table import Cell, Table
 from softmask.experiments.report.tables import print_table
 from softmask.models import ContinualModel
@@ -18,21 +20,32 @@ from softmask.models import ContinualModel
 
 def predict(
     model: Model,
-    images: Annotated[list[Path], typer.Argument(help="Images, or folders of them.")],
+    images: Annotated[list[Path] | None, typer.Argument(help="Images, or folders of them.")] = None,
     task: Annotated[str | None, typer.Option(help="Their task; without it every head answers.")] = None,
+    watch: Annotated[
+        Path | None,
+        typer.Option(help="Answer the images in this folder, and go on with those that arrive, until Ctrl-C."),
+    ] = None,
     network: OwnNetwork = None,
     device: options.Device = "cpu",
     as_json: options.AsJson = False,
 ) -> None:
     """Name the class of each image, with the probabilities.
 
-    Images that cannot be read are listed at the end, and the exit code is 1.
+    Images that cannot be read are listed at the end, and the exit code is 1. With `--watch` each image is a line, with
+    `--json` a line of JSON.
 
     Example: `softmask predict pets-model new-photos --task cats-vs-dogs`
     """
     allow_own_code(network)
+    if bool(images) == (watch is not None):
+        raise typer.BadParameter("name images, or a folder to --watch")
+    opened = ContinualModel.open(model, network, device=device)
+    if watch is not None:
+        _watch(opened, watch, task, as_json)
+        return
     damaged: list[str] = []
-    found = ContinualModel.open(model, network, device=device).predict(images, task, damaged=damaged.append)
+    found = opened.predict(images, task, damaged=damaged.append)
     if as_json:
         print_json([dataclasses.asdict(prediction) for prediction in found])
     elif found:
@@ -44,3 +57,16 @@ def predict(
         problem(message)
     if damaged:
         raise typer.Exit(1)
+
+
+def _watch(model: ContinualModel, folder: Path, task: str | None, as_json: bool) -> None:
+    for files in arrivals(folder):
+        if not files:
+            continue
+        model.refresh()
+        for found in model.predict(files, task, damaged=problem):
+            if as_json:
+                out.print(json.dumps(dataclasses.asdict(found)), soft_wrap=True)
+            else:
+                out.print(f"{escaped(found.item)}: {found.task} {found.label} {100 * found.confidence:.1f} %")
+        out.file.flush()

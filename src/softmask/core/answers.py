@@ -22,6 +22,7 @@ from softmask.core.recorded import RecordedAnswers
 
 Of = Literal["answers", "features", "tokens"]
 Teacher = Literal["copy", "recorded", "adapter-off"]
+Precision = Literal["float32", "bfloat16"]
 Forward = Callable[[nn.Module, Any], Any]
 STATE_VERSION = 1
 IGNORED = -100  # the label that torch's cross-entropy leaves out
@@ -47,7 +48,8 @@ class KeepAnswers:
 
     `teacher="copy"` keeps a frozen copy of the backbone. `"recorded"` keeps its answers on a fixed dataset instead
     (`record`), which is exact where inputs are not augmented. `"adapter-off"` asks the same model inside its
-    `disable_adapter()`, as peft has it, and keeps nothing.
+    `disable_adapter()`, as peft has it, and keeps nothing. `precision="bfloat16"` keeps the copy in two bytes for each
+    parameter.
 
     Answers are compared in evaluation mode on both sides: with dropout in the student they would be pulled towards the
     noise. Features that are given are used as they are if the backbone computes the same in both modes; otherwise
@@ -66,11 +68,14 @@ class KeepAnswers:
         of: Of = "answers",
         teacher: Teacher = "copy",
         forward: Forward = call,
+        precision: Precision = "float32",
     ) -> None:
         if of not in ("answers", "features", "tokens"):
             raise ValueError(f"of must be one of answers, features, tokens, not {of!r}")
         if teacher not in ("copy", "recorded", "adapter-off"):
             raise ValueError(f"teacher must be one of copy, recorded, adapter-off, not {teacher!r}")
+        if precision not in ("float32", "bfloat16"):
+            raise ValueError(f"precision must be float32 or bfloat16, not {precision!r}")
         if not (strength >= 0 and math.isfinite(strength)):
             raise ValueError(f"strength must be a finite number of at least 0, not {strength}")
         if not (temperature > 0 and math.isfinite(temperature)):
@@ -78,7 +83,7 @@ class KeepAnswers:
         if teacher == "adapter-off" and not callable(getattr(unwrapped(backbone), "disable_adapter", None)):
             raise ValueError("teacher='adapter-off' needs a model with `disable_adapter()`, as peft makes it")
         self.backbone, self.strength, self.temperature = backbone, strength, temperature
-        self.of, self.teacher, self.forward = of, teacher, forward
+        self.of, self.teacher, self.forward, self.precision = of, teacher, forward, precision
         self.heads: list[nn.Module] = []
         self.remembered: nn.Module | None = None
         self.recorded = RecordedAnswers()
@@ -95,7 +100,10 @@ class KeepAnswers:
         self.recorded = RecordedAnswers()
         self._second_pass = {}
         if self.teacher == "copy" and self.active():
-            self.remembered = frozen_copy(unwrapped(self.backbone))
+            self.remembered = self._copy()
+
+    def _copy(self) -> nn.Module:
+        return frozen_copy(unwrapped(self.backbone), torch.bfloat16 if self.precision == "bfloat16" else None)
 
     def active(self) -> bool:
         """Whether there is anything to keep: without old heads, or with strength 0, training is plain."""
@@ -157,7 +165,7 @@ class KeepAnswers:
                 raise ValueError(f"the state was saved with {name}={state[name]!r}, not {getattr(self, name)!r}")
         heads, model = rebuilt_heads(self.heads, state["heads"], self._device()), None
         if state["model"] is not None:
-            model = self.remembered or frozen_copy(unwrapped(self.backbone))
+            model = self.remembered or self._copy()
             try:
                 model.load_state_dict(state["model"])
             except RuntimeError as error:
@@ -201,7 +209,7 @@ class KeepAnswers:
         if self.remembered is None:
             raise RuntimeError("nothing is remembered: call remember() after the strength was raised from 0")
         remembered = self.remembered.to(self._device())  # the backbone may have been moved since
-        return self._answers(self.forward(remembered, x))
+        return self._answers(self.forward(remembered, _rounded(x) if self.precision == "bfloat16" else x))
 
     def _differs_in_training(self, inner: nn.Module, x: Any) -> bool:
         """Whether the backbone, in its present mode, computes something else than in evaluation mode.
@@ -260,6 +268,15 @@ def relative_distance(said: Tensor, wanted: Tensor) -> Tensor:
     with torch.autocast(said.device.type, enabled=False):
         said, wanted = _wide(said), _wide(wanted)
         return (said - wanted).pow(2).sum() / wanted.pow(2).sum().clamp(min=1e-12)
+
+
+def _rounded(x: Any) -> Any:
+    """A batch with its floating-point tensors in bfloat16."""
+    if isinstance(x, Tensor):
+        return x.bfloat16() if x.is_floating_point() else x
+    if isinstance(x, Mapping):
+        return {name: _rounded(value) for name, value in x.items()}
+    return tuple(_rounded(each) for each in x) if isinstance(x, tuple) else x
 
 
 def _wide(tensor: Tensor) -> Tensor:

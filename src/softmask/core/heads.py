@@ -11,8 +11,15 @@ from torch import Tensor, nn
 Heads = nn.Module | Iterable[nn.Module]
 
 
-def frozen_copy(module: nn.Module) -> nn.Module:
-    return copy.deepcopy(module).eval().requires_grad_(False)
+def frozen_copy(module: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+    """In its own precision, or with floating-point weights in this one; a whole copy is never made beside it."""
+    tensors = [*module.parameters(), *module.buffers()] if dtype else []
+    known: dict[int, Tensor] = {}
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            rounded = tensor.detach().to(dtype, copy=True)
+            known[id(tensor)] = nn.Parameter(rounded, False) if isinstance(tensor, nn.Parameter) else rounded
+    return copy.deepcopy(module, known).eval().requires_grad_(False)
 
 
 def one_or_many(heads: Heads) -> list[nn.Module]:

@@ -6,18 +6,19 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from softmask.core.answers import Forward, KeepAnswers, call
+from softmask.core.answers import Forward, KeepAnswers, Of, Precision, call
 from softmask.core.heads import Heads, frozen_copy, one_or_many, rebuilt_heads
 from softmask.core.importance import repeatable
 from softmask.core.mask import SoftMask
 from softmask.core.parameters import unwrapped
+from softmask.core.sample import AT_ONCE, KeepSample
 from softmask.core.statistics import freeze_running_statistics
 from softmask.core.subspace import SubspaceMask
 
@@ -34,6 +35,10 @@ def protect(
     strength: float = 0.5,
     ways: Sequence[str] = ("answers",),
     forward: Forward = call,
+    *,
+    pretrained: bool = False,
+    sample: Any = None,
+    precision: Precision = "float32",
 ) -> Guard:
     """A guard over what a backbone has learned, with one `strength`: 0 is plain training, 1 a frozen backbone.
 
@@ -48,37 +53,76 @@ def protect(
 
     Ways: "answers" of old heads on the new images, "features", or next "tokens" of a language model (`KeepAnswers`);
     "subspace", the directions that old tasks use (`SubspaceMask`); "spg", the paper's soft mask (`SoftMask`).
-    No old data are kept, and nothing grows with the tasks but the heads. The first task is free unless `heads` of tasks
-    that the model already knows are given. Running statistics of normalisation layers stand still while a guard that
-    has something to protect is attached.
+    No old data are kept, and nothing grows with the tasks but the heads. Running statistics of normalisation layers
+    stand still while a guard that has something to protect is attached.
+
+    The first task is free, unless the model knows something already: give its `heads`, or say `pretrained=True` for the
+    ways that need none (features, tokens). The model alone is enough. With a `sample` of its old data, inputs `x` or
+    `(x, y)` with labels, what it says about them is kept, too, in each step (`KeepSample`), and masks are measured on
+    them.
+
+    `precision="bfloat16"` keeps the copy that answers are compared with, and the soft mask, in two bytes for each
+    parameter, not four.
     """
-    return Guard(model, heads, strength, ways, forward)
+    return Guard(model, heads, strength, ways, forward, pretrained=pretrained, sample=sample, precision=precision)
 
 
 class Guard:
     """The protection that `protect` returns. `parts` holds its ways by name."""
 
     def __init__(
-        self, model: nn.Module, heads: Heads, strength: float, ways: Sequence[str], forward: Forward = call
+        self,
+        model: nn.Module,
+        heads: Heads,
+        strength: float,
+        ways: Sequence[str],
+        forward: Forward = call,
+        *,
+        pretrained: bool = False,
+        sample: Any = None,
+        precision: Precision = "float32",
     ) -> None:
         _require_settings(strength, ways)
-        self.model, self.strength, self.ways = model, strength, tuple(ways)
+        self.model, self.strength, self.ways, self.precision = model, strength, tuple(ways), precision
         self.heads = [frozen_copy(head) for head in one_or_many(heads)]
-        self.learned = bool(self.heads)
+        x, y = sample if isinstance(sample, tuple) else (sample, None)
+        if pretrained or sample is not None:
+            _require_known(self.ways, self.heads, sample is not None, y is not None)
+        self.learned = bool(self.heads) or pretrained or sample is not None
         """Whether there is a task to protect yet."""
         self.parts: dict[str, KeepAnswers | SubspaceMask | SoftMask] = {}
+        self.samples: dict[str, KeepSample] = {}
+        """Of each way that is a term of the loss, where a sample was given."""
         with _caring_for_statistics():
             for way in self.ways:
                 self.parts[way] = self._part(way, forward)
+        if sample is not None:
+            self._take(x, y, forward)
+
+    def _take(self, x: Any, y: Any, forward: Forward) -> None:
+        for way, part in self.parts.items():
+            if isinstance(part, KeepAnswers):
+                labels = None if way == "features" else y
+                self.samples[way] = KeepSample(
+                    self.model, x, labels, part.heads, part.strength, part.of, forward=forward
+                )
+            elif self.strength > 0:
+                with _caring_for_statistics():
+                    batches = list(zip(x.split(AT_ONCE), (x if y is None else y).split(AT_ONCE), strict=True))
+                    if isinstance(part, SubspaceMask):
+                        part.consolidate(batches)
+                    else:
+                        part.consolidate(batches, self.heads[-1], self.heads[:-1])
 
     def _part(self, way: str, forward: Forward) -> KeepAnswers | SubspaceMask | SoftMask:
         if way == "subspace":
             odds = SUBSPACE_SHARE * self.strength
             return SubspaceMask(self.model, strength=odds / (odds + 1 - self.strength))
         if way == "spg":
-            return SharpenedMask(self.model, self.strength)
+            return SharpenedMask(self.model, self.strength, self.precision)
         known = self.heads if way == "answers" else ()
-        return KeepAnswers(self.model, known, self._weight(), of=way, forward=forward)  # type: ignore[arg-type]
+        weight, of = self._weight(), cast(Of, way)
+        return KeepAnswers(self.model, known, weight, of=of, forward=forward, precision=self.precision)
 
     def _weight(self) -> float:
         """Of a term of the loss: 1 in the middle of the dial. A frozen backbone needs none."""
@@ -102,6 +146,8 @@ class Guard:
             for part in self.parts.values():
                 if isinstance(part, KeepAnswers) and part.active():
                     total = total + part(x, features, mask=mask)
+            for sample in self.samples.values():
+                total = total + sample()
         return total
 
     def consolidate(
@@ -141,18 +187,24 @@ class Guard:
             "learned": self.learned,
             "heads": [head.state_dict() for head in self.heads],
             "parts": {way: part.state_dict() for way, part in self.parts.items()},
+            "samples": {way: sample.state_dict() for way, sample in self.samples.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Heads that are not linear must be given to `protect`; the others are made anew."""
+        """Heads that are not linear must be given to `protect`, and the sample; other heads are made anew."""
         if state.get("version") != STATE_VERSION:
             raise ValueError(f"the state has version {state.get('version')!r}; this release reads {STATE_VERSION}")
         for name, own in (("strength", self.strength), ("ways", list(self.ways))):
             if state[name] != own:
                 raise ValueError(f"the state was saved with {name}={state[name]!r}, not {own!r}")
+        samples = state.get("samples", {})
+        if samples.keys() != self.samples.keys():
+            raise ValueError("the state was saved with a sample, give it again" if samples else "it has no sample")
         heads = rebuilt_heads(self.heads, state["heads"], next(self.model.parameters()).device)
         for way, part in self.parts.items():
             part.load_state_dict(state["parts"][way])
+        for way, sample in self.samples.items():
+            sample.load_state_dict(samples[way])
         self.heads, self.learned = heads, state["learned"]
 
 
@@ -182,9 +234,9 @@ class GuardedSteps:
 class SharpenedMask(SoftMask):
     """A soft mask with a dial: importance to the power of (1 - strength) / strength, itself in the middle."""
 
-    def __init__(self, backbone: nn.Module, strength: float) -> None:
+    def __init__(self, backbone: nn.Module, strength: float, precision: Precision = "float32") -> None:
         self.strength = strength
-        super().__init__(backbone)
+        super().__init__(backbone, precision=precision)
 
     def effective(self, importance: Tensor) -> Tensor:
         if self.strength == 0.5:
@@ -207,6 +259,16 @@ def _caring_for_statistics() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="running statistics")
         yield
+
+
+def _require_known(ways: Sequence[str], heads: Sequence[nn.Module], sampled: bool, labelled: bool) -> None:
+    """A model that was trained elsewhere must come with all that its ways need, or nothing would be protected."""
+    if "answers" in ways and not heads:
+        raise ValueError("'answers' of a pretrained model need its heads: heads=..., or ways=('features',) without")
+    if "spg" in ways and not (labelled and heads):
+        raise ValueError("'spg' of a pretrained model needs its head and a labelled sample: heads=..., sample=(x, y)")
+    if tuple(ways) == ("subspace",) and not sampled:
+        raise ValueError("'subspace' of a pretrained model needs inputs: sample=x")
 
 
 def _require_settings(strength: float, ways: Sequence[str]) -> None:

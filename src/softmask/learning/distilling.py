@@ -18,11 +18,15 @@ class DistillingMethod(Method):
     dropout in the student, it would be pulled towards its own noise. The distance counts in validation, too: there it
     is the only sign of forgetting, and an epoch that is good for the new task alone would be chosen without it. The
     settings hold `temperature`.
+
+    The features of a backbone that knew something before the first task (`keeps_features`) are kept, too.
     """
+
+    keeps_features = False
 
     def build(self) -> None:
         super().build()
-        self.keep = KeepAnswers(self.backbone)
+        self.keep = self.keep_features = KeepAnswers(self.backbone)
 
     def strength_of_answers(self) -> float:
         """The factor of the distance; 0 is plain training, to the bit."""
@@ -33,9 +37,13 @@ class DistillingMethod(Method):
         self.keep = KeepAnswers(
             self.backbone, self.heads[: task.id], self.strength_of_answers(), self.settings.temperature
         )
+        if self.keeps_features:
+            self.keep_features = KeepAnswers(self.backbone, strength=self.strength_of_answers(), of="features")
+            if self.keep.active():
+                self.keep_features.remembered = self.keep.remembered  # one teacher is enough
 
     def end_task(self, task: Task) -> Facts | None:
-        self.keep = KeepAnswers(self.backbone)  # lets the teacher go
+        self.keep = self.keep_features = KeepAnswers(self.backbone)  # lets the teachers go
         return super().end_task(task)
 
     def loss(self, step: Step) -> Tensor:
@@ -50,4 +58,7 @@ class DistillingMethod(Method):
         features = self.features(step.x, step.task.id)
         logits = self.heads[step.task.id](features)
         loss = F.cross_entropy(logits, step.y)
-        return (loss + self.keep(step.x, features) if self.keep.active() else loss), logits
+        for keep in (self.keep, self.keep_features):
+            if keep.active():
+                loss = loss + keep(step.x, features)
+        return loss, logits

@@ -2,7 +2,8 @@
 
 from softmask.models.description import KnownTask, ModelConfig
 from softmask.models.folder import ModelFolderError
+from softmask.models.history import History
 from softmask.models.inspection import Inspection
 from softmask.models.model import ContinualModel, Prediction
 
-__all__ = ["ContinualModel", "Inspection", "KnownTask", "ModelConfig", "ModelFolderError", "Prediction"]
+__all__ = ["ContinualModel", "History", "Inspection", "KnownTask", "ModelConfig", "ModelFolderError", "Prediction"]

@@ -86,19 +86,21 @@ def read_task(
     *,
     keep_empty_classes: bool = False,
     strict: bool = True,
+    fewest: int = 2,
 ) -> tuple[Labelled, Labelled]:
     """Training and validation set; a tenth of each class is held out where no validation set is given.
 
     Image files that cannot be read are an error if `strict`, and left out with a warning otherwise.
 
-    A class without samples is dropped, unless `keep_empty_classes`: a head that was trained elsewhere has it.
+    A class without samples is dropped, unless `keep_empty_classes`: a head that was trained elsewhere has it. More data
+    for a known task may be of a single class (`fewest`).
     """
     if isinstance(train, (str, os.PathLike)) and is_divided(Path(train)):
         folder = Path(train)
         require_parts_only(folder)
         train, val = folder / "train", folder / "val" if val is None and (folder / "val").is_dir() else val
-    known = read_labelled(train, shape, classes, keep_empty_classes, strict)
-    if not 2 <= len(known.classes) <= MOST_CLASSES:
+    known = read_labelled(train, shape, classes, keep_empty_classes, strict, fewest)
+    if not fewest <= len(known.classes) <= MOST_CLASSES:
         raise DataError(f"a task needs at least two classes and at most {MOST_CLASSES}, found {len(known.classes)}")
     for name in known.classes:  # now, not after training
         _require_name(name)
@@ -106,7 +108,7 @@ def read_task(
         raise DataError(f"two classes are called {twice[0]!r}")
     if val is not None:
         named = _names_given(train, val, known, classes)
-        held = read_labelled(val, shape, named, strict=strict).within(known.classes)
+        held = read_labelled(val, shape, named, strict=strict, fewest=fewest).within(known.classes)
         if (kinds := (kind_of(known.inputs), kind_of(held.inputs)))[0] != kinds[1]:
             raise DataError(f"trained with {kinds[0]} but validated with {kinds[1]}: only bytes are normalised")
         return known.take(shuffled(range(len(known.labels)), *purpose)), held
@@ -154,11 +156,12 @@ def read_labelled(
     classes: Sequence[str] | None = None,
     keep_empty_classes: bool = False,
     strict: bool = True,
+    fewest: int = 2,
 ) -> Labelled:
     if isinstance(source, (str, os.PathLike)):
         if classes is not None:
             raise DataError("a folder names its classes itself: leave `classes` out")
-        return _read_folder(Path(source), shape, strict)
+        return _read_folder(Path(source), shape, strict, fewest)
     if _is_pair(source):
         inputs, labels = source
     else:
@@ -226,11 +229,11 @@ def _names_of(source: Any) -> Sequence[str] | None:
     return names if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names) else None
 
 
-def _read_folder(folder: Path, shape: Shape, strict: bool) -> Labelled:
+def _read_folder(folder: Path, shape: Shape, strict: bool, fewest: int) -> Labelled:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; expected a folder with one folder of images for each class")
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if len(classes) < 2:
+    if len(classes) < fewest:
         raise DataError(f"{folder}: {len(classes)} folders in it; expected one folder of images for each class")
     if beside := sum(path.is_file() and path.suffix.lower() in known_endings() for path in folder.iterdir()):
         warnings.warn(f"{folder}: {beside} images beside the class folders are ignored", stacklevel=2)

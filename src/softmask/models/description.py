@@ -36,9 +36,9 @@ class KnownTask:
     name: str
     classes: tuple[str, ...]
     samples: int
-    """Training samples."""
-    accuracy: float
-    """On the validation set, when it was learned."""
+    """Training samples; 0 for a task that was taken over without its data."""
+    accuracy: float | None
+    """On the validation set, when it was learned; None for a task that was taken over without labelled data."""
     epochs: int
     seconds: float
     learned: str
@@ -61,11 +61,10 @@ class KnownTask:
             raise ValueError(f"task {self.name!r} needs 2 to {MOST_CLASSES} classes, no two of one name")
         if self.number is not None and not 0 <= self.number < MOST_NUMBER:
             raise ValueError(f"task {self.name!r}: the number of its kept samples is out of range")
-        if self.samples < 1 or self.epochs < 0 or not 0 <= self.probe <= MOST_PROBED:
+        if self.samples < 0 or self.epochs < 0 or not 0 <= self.probe <= MOST_PROBED:
             raise ValueError(f"task {self.name!r}: a count is out of range")
-        if not all(0 <= share <= 1 for share in (self.accuracy, self.free_capacity or 0)) or not math.isfinite(
-            self.seconds
-        ):
+        shares = (self.accuracy or 0, self.free_capacity or 0)
+        if not all(0 <= share <= 1 for share in shares) or not math.isfinite(self.seconds):
             raise ValueError(f"task {self.name!r}: its accuracy, free capacity or time is out of range")
 
 
@@ -85,6 +84,8 @@ class ModelConfig:
     """By which tasks are learned unless told otherwise. Folders of version 0.1 do not name it and go on with SGD."""
     dropout: bool = True
     """Whether `alexnet` has the paper's dropout, as in folders of version 0.1."""
+    pretrained: bool = False
+    """Whether the network knew something before the first task, so that its features are kept from that on."""
     seed: int = 1
     mean: tuple[float, ...] = ()
     """Per channel, for images and other bytes; floats are used as they are."""

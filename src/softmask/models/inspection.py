@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from softmask.errors import SoftmaskError
@@ -82,11 +83,21 @@ def capacity_warning(tasks: Sequence[KnownTask]) -> str | None:
     )
 
 
-def keep_probe(folder: ModelFolder, number: int, answer: Answer, task: Task, count: int) -> int:
-    """Keeps up to `count` validation samples with the answers of today; returns how many."""
+Kept = tuple[Tensor, Tensor, Tensor]
+"""Inputs, labels and answers of kept samples."""
+
+
+def keep_probe(
+    folder: ModelFolder, number: int, answer: Answer, task: Task, place: int, count: int, earlier: Kept | None = None
+) -> int:
+    """Keeps up to `count` validation samples with the answers of today, after earlier ones; returns how many."""
     rows = torch.linspace(0, task.val.count - 1, min(count, task.val.count)).round().to(torch.int64)
     inputs, labels = task.val.images[rows], task.val.labels[rows]
-    return write_probe(folder, number, inputs, labels, answer(inputs, task.id))
+    kept: Kept = (inputs, labels, answer(inputs, place) if count else torch.empty(0, task.classes))
+    if earlier is not None:
+        then = F.pad(earlier[2], (0, task.classes - earlier[2].shape[1]))
+        kept = (torch.cat([earlier[0], inputs]), torch.cat([earlier[1], labels]), torch.cat([then, kept[2]]))
+    return write_probe(folder, number, *kept)
 
 
 def write_probe(folder: ModelFolder, number: int, inputs: Tensor, labels: Tensor, answers: Tensor) -> int:
@@ -101,8 +112,9 @@ def measure_drift(folder: ModelFolder, config: ModelConfig, answer: Answer) -> l
     found = []
     for index, task in enumerate(config.tasks):
         if task.probe:
-            inputs, labels, then = _read(folder, config, index)
+            inputs, labels, then = read_probe(folder, config, index)
             now = answer(inputs, index)
+            then = F.pad(then, (0, now.shape[1] - then.shape[1]))  # of classes that came later, nothing was said
             best_then, best_now = then.argmax(1), now.argmax(1)
             labelled = bool((labels != UNLABELLED).all())
             found.append(
@@ -118,7 +130,8 @@ def measure_drift(folder: ModelFolder, config: ModelConfig, answer: Answer) -> l
     return found
 
 
-def _read(folder: ModelFolder, config: ModelConfig, index: int) -> tuple[Tensor, Tensor, Tensor]:
+def read_probe(folder: ModelFolder, config: ModelConfig, index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, labels and the answers of then."""
     task, file = config.tasks[index], folder.probe(config.numbers[index])
     failure: ModelFolderError | None = None
     for kind in (torch.uint8, torch.float32):

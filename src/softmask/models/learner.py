@@ -15,6 +15,7 @@ from torch import nn
 from softmask.core import SoftMask, freeze_running_statistics
 from softmask.errors import ConfigError, UnknownName, choices
 from softmask.learning.device import exact, random_apart
+from softmask.learning.distilling import DistillingMethod
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import Fit, State
 from softmask.learning.method import Method
@@ -29,6 +30,7 @@ from softmask.learning.training import Training
 from softmask.models.data import Labelled, kind_of
 from softmask.models.description import KnownTask, ModelConfig
 from softmask.models.folder import ModelFolder, ModelFolderError
+from softmask.models.growing import begin_growing, grown_facts, in_its_place, settled
 from softmask.models.networks import BUILT_IN, Network, NetworkError, check_trusted, make_backbone
 
 Watch = Callable[[Task, Fit], None]
@@ -39,6 +41,8 @@ CAN_ADOPT = tuple(name for name in OPEN_ENDED if name not in ("si", "ncl"))
 # Learned by AdamW and without dropout unless told otherwise. The others are trained as in their papers, whose
 # hyperparameters fit plain SGD and dropout.
 BY_ADAMW = ("lwf", "ncl")
+# Keep the features of a network that is pretrained, from the first task on.
+KEEP_FEATURES = ("lwf", "spg-plus")
 # Of new folders. On three tasks of photographs, strength 1 kept 0.8 points more of the first task on one of two seeds,
 # and cost the new tasks 0.6 and 1.7 points.
 OWN_SETTINGS: Mapping[str, Mapping[str, Any]] = {"lwf": {"strength": 0.5}}
@@ -70,6 +74,8 @@ class Learned:
     method: Method
     task: Task
     facts: KnownTask
+    place: int
+    """Of the task among all that the method knows."""
 
 
 class _InMemory:
@@ -113,16 +119,44 @@ def learn_task(
     classes: Sequence[str],
     training: Training,
     watch: Watch | None = None,
+    more: int | None = None,
 ) -> Learned:
-    """The learner with this state and one more head learns one more task."""
+    """The learner with this state and one more head learns one more task, or `more` about the one at that place."""
     start, journal = time.monotonic(), _InMemory()
     method = make_method(config, network, (*config.classes, task.classes))
     method.load_state_dict({**method.state_dict(), **state})
+    if more is not None:
+        begin_growing(method, more, task.train.labels)
     method.to(task.train.device)
     training = replace(training, batch=avoid_singleton_batch(method, training.batch, task.train.count))
     with exact(task.train.device), random_apart():
         learn_sequence(method, [task], training, journal, tests=None, watch=watch)
-    return Learned(method, task, _facts(method, task, classes, journal, time.monotonic() - start))
+    facts = _facts(method, task, classes, journal, time.monotonic() - start)
+    if more is None:
+        return Learned(method, task, facts, task.id)
+    whole = _grown(config, network, method, more, task)
+    return Learned(whole, task, grown_facts(config.tasks[more], facts), more)
+
+
+def _grown(config: ModelConfig, network: Network, method: Method, place: int, task: Task) -> Method:
+    """The learner with the new head in the place of the old one."""
+    method.heads[task.id] = settled(method.heads[task.id])
+    classes = (*config.classes[:place], task.classes, *config.classes[place + 1 :])
+    whole = make_method(config, network, classes)
+    whole.load_state_dict(in_its_place(method.state_dict(), place, task.id))
+    return whole.to(task.train.device).eval()
+
+
+def adopt_alone(
+    config: ModelConfig, network: Network, backbone: nn.Module, head: nn.Module, name: str, classes: Sequence[str]
+) -> tuple[Method, KnownTask]:
+    """A learner with these weights, of whose task no data are at hand, and the task's entry in the description."""
+    if config.method != "lwf":
+        raise LearnerError(f"{config.method} needs a labelled sample of what the model has learned; lwf does not")
+    method = _with_weights(config, network, backbone, head, len(classes))
+    freeze_running_statistics(method.backbone)
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return method, KnownTask(name, tuple(classes), 0, None, 0, 0.0, when, free_capacity(method))
 
 
 def adopt_task(
@@ -133,20 +167,25 @@ def adopt_task(
         raise LearnerError(
             f"{config.method} cannot measure the importance of a trained model; use one of {', '.join(CAN_ADOPT)}"
         )
-    method = make_method(config, network, (task.classes,))
-    try:
-        method.backbone.load_state_dict(backbone.state_dict())
-    except RuntimeError as error:
-        told = " ".join(str(error).split())[:300]
-        raise NetworkError(f"network {config.network} does not make the backbone that was given: {told}") from None
-    _copy_head(head, method.heads[0])
+    method = _with_weights(config, network, backbone, head, task.classes)
     freeze_running_statistics(method.to(task.train.device).backbone)
     journal = _InMemory()
     with exact(task.train.device), random_apart():
         torch.manual_seed(derive(config.seed, "adopt", task.name))
         end_task(method, task)
         journal.accuracy = accuracy(method, task.val, task.id)
-    return Learned(method, task, _facts(method, task, classes, journal, seconds=0.0))
+    return Learned(method, task, _facts(method, task, classes, journal, seconds=0.0), task.id)
+
+
+def _with_weights(config: ModelConfig, network: Network, backbone: nn.Module, head: nn.Module, classes: int) -> Method:
+    method = make_method(config, network, (classes,))
+    try:
+        method.backbone.load_state_dict(backbone.state_dict())
+    except RuntimeError as error:
+        told = " ".join(str(error).split())[:300]
+        raise NetworkError(f"network {config.network} does not make the backbone that was given: {told}") from None
+    _copy_head(head, method.heads[0])
+    return method
 
 
 @torch.no_grad()
@@ -190,7 +229,7 @@ def make_method(config: ModelConfig, network: Network, classes: tuple[int, ...])
     """A learner for these tasks with its initial weights, which follow from the seed of the model."""
 
     def make() -> Backbone:
-        known = bool(config.tasks)
+        known = bool(config.tasks) or config.pretrained
         return make_backbone(network, config.input_shape, config.width, dropout=config.dropout, frozen_statistics=known)
 
     scenario = OpenScenario(
@@ -209,6 +248,13 @@ def make_method(config: ModelConfig, network: Network, classes: tuple[int, ...])
         for index, head in enumerate(method.heads):
             torch.manual_seed(derive(config.seed, "head", index))
             head.reset_parameters()  # type: ignore[operator]
+    if config.pretrained:
+        if not isinstance(method, DistillingMethod):
+            raise LearnerError(
+                f"{config.method} does not protect a pretrained network from the first task on; "
+                f"use one of {', '.join(KEEP_FEATURES)}"
+            )
+        method.keeps_features = True
     return method
 
 

@@ -19,15 +19,28 @@ from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.learning.device import exact, find_device
 from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
-from softmask.models.data import Source, kind_of, normalise_bytes, read_inputs, read_task
+from softmask.models.attempts import Attempt, first_that_passes
+from softmask.models.data import Labelled, Source, kind_of, normalise_bytes, read_inputs, read_task
 from softmask.models.description import KnownTask, ModelConfig, check_name, new_config
 from softmask.models.export import write_export
 from softmask.models.folder import ModelFolder, ModelFolderError
 from softmask.models.gate import FolderGate
-from softmask.models.inspection import UNLABELLED, Inspection, capacity_warning, keep_probe, measure_drift, write_probe
+from softmask.models.growing import grown_classes, shift_new_classes
+from softmask.models.history import History, accuracies, read_history
+from softmask.models.inspection import (
+    UNLABELLED,
+    Inspection,
+    capacity_warning,
+    keep_probe,
+    measure_drift,
+    read_probe,
+    write_probe,
+)
 from softmask.models.learner import (
     BY_ADAMW,
+    Learned,
     Watch,
+    adopt_alone,
     adopt_task,
     check_method,
     expected_state,
@@ -43,7 +56,7 @@ from softmask.models.learner import (
     parameter_count,
     without_head,
 )
-from softmask.models.networks import Network, name_of
+from softmask.models.networks import TRANSFORMERS, Network, load_weights, name_of
 from softmask.models.training import Changes, usual_training
 from softmask.storage.lease import Lease
 
@@ -90,17 +103,27 @@ class ContinualModel:
         seed: int = 1,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        pretrained: bool = False,
+        weights: str | Path | None = None,
         device: str = "cpu",
     ) -> ContinualModel:
         """A new model without tasks, in a folder of its own. It may be opened on another device later.
+
+        The features of a `pretrained` network are kept from the first task on. It brings its weights along, or they are
+        in `weights`: a state file, or for `network="transformers:FOLDER"` a folder of transformers, whose own weights
+        are loaded if nothing else is named. Nothing is downloaded.
 
         Images (bytes) are divided by 255 and normalised per channel with `mean` and `std`; the default is ImageNet's
         for three channels, 0.5 and 0.25 for others. Floats are used as they are.
         """
         where = find_device(device)
         fields = {"input_shape": input_shape, "width": width, "seed": seed, "mean": mean, "std": std}
-        config = _new_config(network, method, settings, **fields)
+        if pretrained and weights is None and isinstance(network, str) and network.startswith(TRANSFORMERS):
+            weights = network.removeprefix(TRANSFORMERS)
+        config = _new_config(network, method, settings, pretrained=pretrained or weights is not None, **fields)
         learner, folder = make_method(config, network, ()), ModelFolder(Path(path))
+        if weights is not None:
+            load_weights(learner.backbone, Path(weights), network)
         _write_new(folder, config, network, learner, _event("created", network=config.network, method=method))
         return cls(folder, config, network, learner, where)
 
@@ -125,8 +148,9 @@ class ContinualModel:
         backbone: nn.Module,
         head: nn.Module,
         task: str,
-        sample: Source,
+        sample: Source | None = None,
         *,
+        inputs: Source | None = None,
         network: Network,
         input_shape: Sequence[int],
         classes: Sequence[str] | None = None,
@@ -138,7 +162,11 @@ class ContinualModel:
         std: Sequence[float] | None = None,
         device: str = "cpu",
     ) -> ContinualModel:
-        """Take a model that was trained elsewhere, with a labelled sample of its data, and protect it from then on.
+        """Take a model that was trained elsewhere, and protect it from then on.
+
+        The model alone is enough for the method `lwf`. With `inputs`, without labels, the folder keeps what the model
+        answers to them, so that later tasks can be measured and refused (`retain`); with a labelled `sample` its
+        accuracy is known, and other methods measure importance on it.
 
         `network` makes a module like `backbone`, for when the folder is opened again; `head` is the linear layer that
         follows the backbone, and `classes` names its outputs: the sample may lack some of them. Images in bytes are
@@ -148,6 +176,15 @@ class ContinualModel:
         fields = {"input_shape": input_shape, "width": width, "seed": seed, "mean": mean, "std": std}
         config = _new_config(network, method, settings, **fields)
         _checked_name(task)
+        if sample is None:
+            names = [str(name) for name in classes or range(getattr(head, "out_features", 0))]
+            learner, facts = adopt_alone(config, network, backbone, head, task, names)
+            config, folder = replace(config, generation=1, tasks=(facts,)), ModelFolder(Path(path))
+            _write_new(folder, config, network, learner, _event("adopted", task=task))
+            made = cls(folder, config, network, load_method(folder, config, network), where)
+            if inputs is not None:
+                made.keep_probe(task, inputs)
+            return made
         train, val = read_task(sample, None, config.input_shape, classes, (seed, task), keep_empty_classes=True)
         if mean is None and kind_of(train.inputs) == "bytes":
             warnings.warn(
@@ -158,8 +195,12 @@ class ContinualModel:
         known = make_task(config, task, train, val).on(where)
         adopted = adopt_task(config, network, backbone, head, known, train.classes)
         config, folder = replace(config, generation=1, tasks=(adopted.facts,)), ModelFolder(Path(path))
-        _write_new(folder, config, network, adopted.method, _event("adopted", task=task))
-        return cls(folder, config, network, load_method(folder, config, network), where)
+        event = _event("adopted", task=task, accuracy=adopted.facts.accuracy)
+        _write_new(folder, config, network, adopted.method, event)
+        made = cls(folder, config, network, load_method(folder, config, network), where)
+        if inputs is not None:
+            made.keep_probe(task, inputs)
+        return made
 
     @property
     def path(self) -> Path:
@@ -180,6 +221,8 @@ class ContinualModel:
         training: Changes | None = None,
         probe: int = 0,
         retain: float | None = None,
+        search_minutes: float | None = None,
+        more: bool = False,
         strict: bool = False,
         watch: Watch | None = None,
     ) -> KnownTask:
@@ -192,7 +235,11 @@ class ContinualModel:
 
         `retain` is the gate: every earlier task must keep this share of its accuracy on its kept samples (of its
         answers, where they have no labels). Otherwise `RetentionError` is raised with the curves, one value an epoch,
-        and the model is as it was.
+        and the model is as it was. With `search_minutes` the task is learned again before that, each time with twice
+        the strength (or half the learning rate, for methods without one), as long as an attempt can end in this time.
+
+        With `more`, the data are more of a known task. They may have new classes: the head grows, and its rows of
+        classes without new images are held.
 
         Image files that cannot be read are left out with a warning, or an error if `strict`.
         """
@@ -201,36 +248,113 @@ class ContinualModel:
             raise SoftmaskError(f"probe must be a number of samples, 0 or more, not {probe}")
         if retain is not None:
             check_share(retain)
+        if search_minutes is not None and (retain is None or not search_minutes > 0):
+            raise SoftmaskError("search_minutes is a time above 0, for a search with retain=")
         with Lease(self.path) as lease:
-            self._refresh()
+            self.refresh()
+            if not more and name in self.tasks:
+                raise SoftmaskError(
+                    f"the model has a task {name!r} already: give the new one another name, or say --more (more=True) "
+                    "if these are more data of it"
+                )
+            place = self._position(name) if more else None
             gate = None if retain is None else FolderGate(retain, self._folder, self.config, self._answers, watch)
-            if name in self.tasks:
-                raise SoftmaskError(f"the model has a task {name!r} already: give the new one another name")
             usual_training(self.config, training)  # a mistake is told before images are read
             self._folder.tidy(self.config)
-            purpose = (self.config.seed, name)
-            known, held = read_task(train, val, self.config.input_shape, classes, purpose, strict=strict)
-            task = make_task(self.config, name, known, held).on(self._device)
-            wanted = usual_training(self.config, training, known)
-            state = self._method.state_dict()
-            learned = learn_task(self.config, self._network, state, task, known.classes, wanted, gate or watch)
-            if gate is not None:
-                gate.check(learned.method)
-            facts = learned.facts
+            data = self._read(name, train, val, classes, place, strict)
+            wanted = usual_training(self.config, training, data[0])
+
+            def attempt(with_: Attempt) -> Learned:
+                learned = self._learn_once(with_, name, data, place, gate or watch)
+                if gate is not None:
+                    gate.check(learned.method)
+                return learned
+
+            learned, used = first_that_passes(self.config, wanted, attempt, search_minutes)
             lease.require()  # before anything is written: another process may have learned meanwhile
-            if probe:
-                answer = partial(self._answers, learned.method)
-                number = max(self.config.numbers, default=-1) + 1
-                kept = keep_probe(self._folder, number, answer, learned.task, probe)
-                facts = replace(facts, probe=kept, number=None if number == learned.task.id else number)
-            config = replace(self.config, generation=self.config.generation + 1, tasks=(*self.config.tasks, facts))
+            facts = self._kept(learned, place, probe)
+            tasks = [*self.config.tasks]
+            tasks[learned.place : learned.place + 1] = [facts]
+            config = replace(self.config, generation=self.config.generation + 1, tasks=tuple(tasks))
+            now = {name: facts.accuracy} | accuracies(self._folder, config, partial(self._answers, learned.method))
             lease.require()
-            event = _event("learned", task=name, classes=list(facts.classes), accuracy=facts.accuracy)
+            event = _event(
+                "learned" if place is None else "learned more",
+                task=name,
+                classes=list(facts.classes),
+                accuracy=facts.accuracy,
+                accuracies=now,
+                **used.changed,
+            )
             self._folder.commit(config, learned.method.state_dict(), event, expected_state(config, self._network))
         self.config, self._method = config, learned.method.eval()
         if message := capacity_warning(config.tasks):
             warnings.warn(message, stacklevel=2)
         return facts
+
+    def _read(
+        self,
+        name: str,
+        train: Source,
+        val: Source | None,
+        classes: Sequence[str] | None,
+        place: int | None,
+        strict: bool,
+    ) -> tuple[Labelled, Labelled]:
+        """Training and validation set; of a known task with its classes first."""
+        shape, config = self.config.input_shape, self.config
+        if place is None:
+            return read_task(train, val, shape, classes, (config.seed, name), strict=strict)
+        purpose = (config.seed, f"{name}, generation {config.generation}")  # other draws than of the first time
+        found = read_task(train, val, shape, classes, purpose, strict=strict, fewest=1)
+        task = config.tasks[place]
+        if task.inputs and task.inputs != (kind := kind_of(found[0].inputs)):
+            raise DataError(f"task {name!r} was learned from {task.inputs}, these are {kind}: give the same kind")
+        grown = grown_classes(task.classes, found[0].classes)
+        missing = [each for each in task.classes if each not in found[0].classes]
+        if missing and not self._has_labelled_samples(place):
+            raise SoftmaskError(
+                f"there are no images of {missing[0]!r} among the new ones, and no labelled samples of it were kept "
+                "(--probe N), so it would be forgotten: add some images of it"
+            )
+        return found[0].within(grown), found[1].within(grown)
+
+    def _has_labelled_samples(self, place: int) -> bool:
+        if not self.config.tasks[place].probe:
+            return False
+        return bool((read_probe(self._folder, self.config, place)[1] != UNLABELLED).all())
+
+    def _learn_once(
+        self, attempt: Attempt, name: str, data: tuple[Labelled, Labelled], place: int | None, watch: Watch | None
+    ) -> Learned:
+        task = make_task(self.config, name, *data).on(self._device)
+        state, classes = self._method.state_dict(), data[0].classes
+        learned = learn_task(attempt.config, self._network, state, task, classes, attempt.training, watch, more=place)
+        if place is None or len(data[0].labels.unique()) == len(classes):
+            return learned
+
+        def logits(inputs: Tensor) -> Tensor:
+            return self._logits(learned.method, inputs, place)
+
+        inputs, labels, _ = read_probe(self._folder, self.config, place)
+        held = data[1]
+        first, head = len(self.config.tasks[place].classes), learned.method.heads[place]
+        shift_new_classes(head, first, (logits(inputs), labels), (logits(held.inputs), held.labels))
+        right = logits(held.inputs).argmax(1) == held.labels
+        return replace(learned, facts=replace(learned.facts, accuracy=right.double().mean().item()))
+
+    def _kept(self, learned: Learned, place: int | None, count: int) -> KnownTask:
+        """The task's entry in the description, once its samples are written; they are not read until it is."""
+        facts, number = learned.facts, max(self.config.numbers, default=-1) + 1
+        earlier = None if place is None or not facts.probe else read_probe(self._folder, self.config, place)
+        grown = earlier is not None and earlier[2].shape[1] < len(facts.classes)
+        if place is not None and not count and not grown:
+            return replace(facts, number=self.config.numbers[place])
+        if count or grown:
+            answer = partial(self._answers, learned.method)
+            kept = keep_probe(self._folder, number, answer, learned.task, learned.place, count, earlier)
+            facts = replace(facts, probe=kept)
+        return replace(facts, number=None if number == learned.place else number)
 
     def keep_probe(self, task: str, inputs: Source) -> None:
         """Keep inputs of a task without labels, and what the model answers to them now, for later gates.
@@ -238,7 +362,7 @@ class ContinualModel:
         For tasks that were learned without `probe`. A probe that a task has already is not replaced.
         """
         with Lease(self.path) as lease:
-            self._refresh()
+            self.refresh()
             place = self._position(task)
             if self.config.tasks[place].probe:
                 raise SoftmaskError(f"task {task!r} has kept samples already")
@@ -250,7 +374,8 @@ class ContinualModel:
             lease.require()
             answers = self.probabilities(kept, place)
             write_probe(self._folder, self.config.numbers[place], kept, labels, answers)  # not read until described
-            known = replace(self.config.tasks[place], probe=len(kept))
+            known = self.config.tasks[place]
+            known = replace(known, probe=len(kept), inputs=known.inputs or kind_of(kept))
             tasks = (*self.config.tasks[:place], known, *self.config.tasks[place + 1 :])
             self._describe(lease, tasks, _event("probe", task=task, samples=len(kept)))
 
@@ -280,7 +405,7 @@ class ContinualModel:
         """Give a task another name."""
         _checked_name(name)
         with Lease(self.path) as lease:
-            self._refresh()
+            self.refresh()
             place = self._position(task)
             if name in self.tasks:
                 raise SoftmaskError(f"the model has a task {name!r} already")
@@ -291,7 +416,7 @@ class ContinualModel:
     def remove(self, task: str) -> None:
         """Forget a task on purpose: its head and its kept samples. The backbone stays as it is."""
         with Lease(self.path) as lease:
-            self._refresh()
+            self.refresh()
             place = self._position(task)
             if len(self.tasks) == 1:
                 raise SoftmaskError(f"{task!r} is the only task: delete the folder {self.path} instead")
@@ -382,12 +507,19 @@ class ContinualModel:
             drift=measure_drift(self._folder, self.config, self.probabilities) if probe else (),
         )
 
+    def history(self) -> History:
+        """What happened to the model, and the accuracy of each task after every event that changed its weights."""
+        return read_history(self._folder.history)
+
     def _answers(self, method: Method, inputs: Tensor, task: int) -> Tensor:
+        return self._logits(method, inputs, task).softmax(1)
+
+    def _logits(self, method: Method, inputs: Tensor, task: int) -> Tensor:
         normalise = normalise_bytes(inputs, self.config.normalise)
         with exact(self._device), evaluating(method), torch.inference_mode():
             x = inputs.to(self._device)
-            answers: Tensor = method(normalise(x) if normalise else x, task).softmax(1)
-            return answers.to("cpu")
+            logits: Tensor = method(normalise(x) if normalise else x, task)
+            return logits.to("cpu")
 
     def _prediction(self, item: str, task: int, row: Tensor) -> Prediction:
         known = self.config.tasks[task]
@@ -395,8 +527,8 @@ class ContinualModel:
         best = known.classes[int(row.argmax())]
         return Prediction(item, known.name, best, shares[best], shares)
 
-    def _refresh(self) -> None:
-        """Another process may have learned since."""
+    def refresh(self) -> None:
+        """Take over what another process has taught the model since it was opened."""
         config = self._folder.read_config()
         if config != self.config:
             self.config, self._method = config, load_method(self._folder, config, self._network).to(self._device)

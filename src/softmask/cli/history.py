@@ -1,0 +1,53 @@
+"""`softmask history`: what happened to the model in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softmask.cli import options
+from softmask.cli.learn import Model
+from softmask.cli.printing import escaped, out, print_json, tell
+from softmask.experiments.analyses.table import Cell, Table
+from softmask.experiments.report.tables import print_table
+from softmask.models import History
+from softmask.models.folder import ModelFolder
+from softmask.models.history import read_history
+
+
+def history(
+    model: Model,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw the accuracies into this file (.png, .svg, .pdf).")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show what happened to a model, and the accuracy of each task after every event.
+
+    Accuracy after the first is known for tasks with kept samples (`learn --probe N`).
+
+    Example: `softmask history pets-model --plot pets.svg`
+    """
+    folder = ModelFolder(model)
+    folder.read_config()  # a folder that is no model is told
+    found = read_history(folder.history)
+    if plot is not None:
+        found.draw(plot)
+    if as_json:
+        print_json(found.to_dict())
+        return
+    print_table(history_table(found), out)
+    if plot is not None:
+        tell(f"drawn into {plot}")
+
+
+def history_table(found: History) -> Table:
+    tasks = list(found.curves)
+    rows: list[tuple[Cell, ...]] = []
+    for event in found.events:
+        known = (event.accuracies.get(task) for task in tasks)
+        shares = ("-" if share is None else f"{100 * share:.1f} %" for share in known)
+        rows.append((event.time, event.kind, escaped(event.task), *shares))
+    return Table("History", ("time", "event", "task", *(escaped(task) for task in tasks)), rows)
