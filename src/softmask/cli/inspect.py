@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from softmask.cli import options
-from softmask.cli.learn import Model, OwnNetwork, allow_own_code
+from softmask.cli.learn import Model, OwnNetwork
 from softmask.cli.printing import out, print_json, tell
 from softmask.experiments.analyses.table import Cell, Table
 from softmask.experiments.report.tables import print_table
@@ -26,7 +26,7 @@ def inspect(
 
     Example: `softmask inspect pets-model --probe`
     """
-    allow_own_code(network)
+    options.allow_own_code(network)
     found = ContinualModel.open(model, network, device=device).inspect(probe)
     if as_json:
         print_json(found.to_dict())

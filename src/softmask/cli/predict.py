@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from softmask.cli import options
-from softmask.cli.learn import Model, OwnNetwork, allow_own_code
+from softmask.cli.learn import Model, OwnNetwork
 from softmask.cli.printing import escaped, out, print_json, problem
 from softmask.experiments.analyses.table import Cell, Table
 from softmask.experiments.report.tables import print_table
@@ -30,7 +30,7 @@ def predict(
 
     Example: `softmask predict pets-model new-photos --task cats-vs-dogs`
     """
-    allow_own_code(network)
+    options.allow_own_code(network)
     damaged: list[str] = []
     found = ContinualModel.open(model, network, device=device).predict(images, task, damaged=damaged.append)
     if as_json:

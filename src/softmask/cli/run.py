@@ -34,6 +34,7 @@ def run_command(
     store: options.StorePath = options.DEFAULT_STORE,
     settings: options.Settings = None,
     change: options.Changes = None,
+    network: options.Network = None,
     with_one: Annotated[bool, typer.Option(help="Run ONE first if it is missing: forward transfer needs it.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate steps, time, memory and disk.")] = False,
     device: options.Device = "cpu",
@@ -52,7 +53,7 @@ def run_command(
     options.check_keep(keep)
     options.check_threads(threads)
     check_trackers(track or ())
-    changes = options.all_changes(settings, options.with_precision(change, precision), method, sequence)
+    changes = options.all_changes(settings, options.with_precision(change, precision, network), method, sequence)
     config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=changes)
     if dry_run:
         _estimate(config, data, device, as_json)

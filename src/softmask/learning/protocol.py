@@ -93,6 +93,8 @@ def _learn_stage(
 
     saved = journal.load_progress(stage)
     start = time.monotonic() - (saved or {}).get("seconds", 0.0)
+    if 0 not in task.ids:
+        method.settle_statistics(task)
     method.begin_task(task)
     fitter = Fitter(
         method,
@@ -104,6 +106,7 @@ def _learn_stage(
     )
     method.learn(task, fitter)
     fitter.close()
+    method.settle_statistics(task)
     learned = time.monotonic()
     facts = end_task(method, task)
     journal.event(

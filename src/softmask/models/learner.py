@@ -14,6 +14,7 @@ from torch import nn
 
 from softmask.core import SoftMask, freeze_running_statistics
 from softmask.errors import ConfigError, UnknownName, choices
+from softmask.learning.backbones import NetworkError
 from softmask.learning.device import exact, random_apart
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import Fit, State
@@ -29,7 +30,7 @@ from softmask.learning.training import Training
 from softmask.models.data import Labelled, kind_of
 from softmask.models.description import KnownTask, ModelConfig
 from softmask.models.folder import ModelFolder, ModelFolderError
-from softmask.models.networks import BUILT_IN, Network, NetworkError, check_trusted, make_backbone
+from softmask.models.networks import BUILT_IN, Network, check_trusted, make_backbone
 
 Watch = Callable[[Task, Fit], None]
 # Methods whose state does not depend on the number of tasks, and that take the backbone as it is.

@@ -1,26 +1,19 @@
-"""The networks that a model may have: three by name, and any importable function."""
+"""The networks that a model may have: four by name, and any importable function."""
 
 from __future__ import annotations
 
-import importlib
-import keyword
-import warnings
 from collections.abc import Callable
 from typing import cast
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from softmask.core import freeze_running_statistics
-from softmask.errors import SoftmaskError, UnknownName
-from softmask.learning.networks import Backbone, alexnet, mlp, resnet18
+from softmask.errors import UnknownName
+from softmask.learning.backbones import NetworkError, called, imported, with_widths
+from softmask.learning.networks import Backbone, alexnet, mlp, resnet18, vit_tiny
 
 Network = str | Callable[[], nn.Module]
 """A name, `module:function`, or the function itself, which without arguments gives a module from inputs to features."""
-
-
-class NetworkError(SoftmaskError):
-    """A network that cannot be made, or that does not fit the input."""
 
 
 def _alexnet(shape: tuple[int, ...], width: float, dropout: bool) -> nn.Module:
@@ -35,6 +28,7 @@ BUILT_IN: dict[str, Callable[[tuple[int, ...], float, bool], nn.Module]] = {
     "alexnet": _alexnet,
     "mlp": lambda shape, width, _: mlp(shape, width=width),
     "resnet18": lambda shape, width, _: resnet18(shape, width=width),
+    "vit-tiny": lambda shape, width, _: vit_tiny(shape, width=width),
 }
 
 
@@ -69,55 +63,14 @@ def make_backbone(
 
     Batch normalisation follows the data of the first task and stays as that left it (`frozen_statistics`).
     """
-    try:
-        if isinstance(network, str) and network in BUILT_IN:
-            backbone = BUILT_IN[network](shape, width, dropout)
-        else:
-            backbone = (_imported(network) if isinstance(network, str) else network)()
-    except NetworkError:
-        raise
-    except Exception as error:  # custom code may raise anything
-        raise NetworkError(f"network {name_of(network)}: {type(error).__name__}: {error}") from None
-    if not isinstance(backbone, nn.Module):
-        raise NetworkError(f"network {name_of(network)} gave a {type(backbone).__name__}, not an nn.Module")
+    name = name_of(network)
+    if name in BUILT_IN:
+        try:
+            backbone = BUILT_IN[name](shape, width, dropout)
+        except ValueError as error:
+            raise NetworkError(f"network {name}: ValueError: {error}") from None
+    else:
+        backbone = called(imported(network) if isinstance(network, str) else network, shape, name)
     if frozen_statistics:
         freeze_running_statistics(backbone)
-    if not (isinstance(network, str) and network in BUILT_IN):  # its own `widths` may mean anything
-        backbone.widths = (_feature_width(backbone, shape, name_of(network)),)  # type: ignore[assignment]
-    if not any(parameter.requires_grad for parameter in backbone.parameters()):
-        raise NetworkError(f"network {name_of(network)} has no parameter that requires grad: it could learn nothing")
-    return cast(Backbone, backbone)
-
-
-def _feature_width(backbone: nn.Module, shape: tuple[int, ...], name: str) -> int:
-    device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
-    training = backbone.training
-    try:
-        with torch.no_grad():
-            features = backbone.eval()(torch.zeros(2, *shape, device=device))
-    except Exception as error:  # custom code may raise anything
-        raise NetworkError(f"network {name} cannot take inputs of shape {shape}: {error}") from None
-    finally:
-        backbone.train(training)
-    if not isinstance(features, Tensor) or features.dim() != 2:
-        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise NetworkError(f"network {name} must give features of shape (batch, width), not {got}")
-    return features.size(1)
-
-
-def _imported(name: str) -> Callable[[], nn.Module]:
-    module, _, function = name.partition(":")
-    parts = [*module.split("."), *function.split(".")]
-    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
-        raise NetworkError(f"network {name[:100]!r} is not of the form module:function")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found: object = importlib.import_module(module)
-        for part in function.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # custom code may raise anything while it is imported
-        raise NetworkError(f"network {name}: {type(error).__name__}: {error}") from None
-    if not callable(found):
-        raise NetworkError(f"network {name}: not a function")
-    return cast(Callable[[], nn.Module], found)
+    return cast(Backbone, backbone if name in BUILT_IN else with_widths(backbone, shape, name))

@@ -55,7 +55,9 @@ def _row(group: Group, alone: References, lost: int, published: Published) -> li
     measured = [measures(run, alone) for run in group.runs]
     ours = {name: over_seeds(measured, name, lost) for name in FORMULAS}
     ours["ACC"] = with_chance_note(group, ours["ACC"])
-    theirs = [published.get(name, group.title, group.config.sequence) if group.whole else None for name in FORMULAS]
+    theirs = [
+        published.get(name, group.title, group.config.sequence) if group.as_published else None for name in FORMULAS
+    ]
     return [*group.label, len(group.runs), *ours.values(), *theirs]
 
 
