@@ -11,9 +11,9 @@ import typer
 
 from softmask.cli import options
 from softmask.cli.printing import Progress, out, print_json, tell
-from softmask.experiments.analyses.accuracy import transfer
+from softmask.experiments.analyses.accuracy import run_without_id, transfer
 from softmask.experiments.analyses.grouping import REFERENCE
-from softmask.experiments.metrics import FORMULAS
+from softmask.experiments.metrics import FORMULAS, NO_ID, NO_ID_FORMULA
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.data_check import TaskNames, check_policy, check_sequences
 from softmask.experiments.runs.dry_run import forecast
@@ -103,12 +103,15 @@ def _estimate(config: RunConfig, data: Path | None, device: str, as_json: bool) 
 
 def _show(done: StoredRun, store: Store, as_json: bool) -> None:
     measures = transfer(done, store.runs())
+    blind = run_without_id(done)
     if as_json:
-        print_json({"path": str(done.path), "config": done.config.to_dict(), **measures})
+        print_json({"path": str(done.path), "config": done.config.to_dict(), **measures, NO_ID: blind})
         return
     for name, value in measures.items():
         if value is not None:
             out.print(f"{name} {value:6.2f}   {FORMULAS[name]}")
+    if blind is not None:
+        out.print(f"{NO_ID} {blind:6.2f}   {NO_ID_FORMULA}")
     if measures["BWT"] is not None and measures["FWT"] is None:  # joint training has neither
         tell("FWT needs ONE on the same tasks: add --with-one")
     out.print(f"results: {done.path}")

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from softmask.experiments.analyses.accuracy import Measures, measures, references
+from softmask.experiments.analyses.accuracy import Measures, measures, references, run_without_id
 from softmask.experiments.analyses.grouping import changes as changed_fields
 from softmask.experiments.analyses.grouping import training_name
 from softmask.experiments.executors import ProcessExecutor, SerialExecutor
+from softmask.experiments.metrics import NO_ID
 from softmask.experiments.runs.config import RunConfig, make_config, network_name
 from softmask.experiments.runs.data_check import ChangedData
 from softmask.experiments.runs.grid import Grid
@@ -31,7 +32,7 @@ STORE = "softmask-runs"
 SEARCHES = "softmask-search"
 COLUMNS = (
     *("method", "sequence", "tasks", "seed", "preset", "changed", "settings", "status"),
-    *("ACC", "FWT", "BWT", "time", "memory", "path"),
+    *("ACC", "FWT", "BWT", NO_ID, "time", "memory", "path"),
 )
 
 
@@ -65,6 +66,11 @@ class RunResult:
         value = self.measures["ACC"]
         assert value is not None
         return value
+
+    @property
+    def accuracy_without_id(self) -> float | None:
+        """`ACC (no id)`: as `accuracy`, the task not told. None for a run of an earlier release."""
+        return run_without_id(self.run)
 
     @property
     def forward_transfer(self) -> float | None:
@@ -210,7 +216,8 @@ def search(
 def load_runs(store: Place = STORE) -> pd.DataFrame:
     """All readable runs of a store, one row each; folders that are left out are named in a warning.
 
-    Accuracies are in percent, `time` in seconds, `memory` in MiB. FWT needs a run of ONE with the same seeds, network
+    Accuracies are in percent, in `ACC (no id)` with the task not told; `time` in seconds, `memory` in MiB. FWT needs a
+    run of ONE with the same seeds, network
     and training. A run that is not finished has its status and no measures.
     """
     runs = []
@@ -233,6 +240,7 @@ def _rows(runs: Sequence[StoredRun], alone: Any) -> Iterator[tuple[Any, ...]]:
             *(config.method, config.sequence, summary.tasks, config.seeds.order),
             *(training_name(config.training), changed_fields(config), config.settings, summary.status),
             *measured.values(),
+            run_without_id(run) if done else None,
             sum(event.get("learn_seconds", 0.0) + event.get("end_seconds", 0.0) for event in tasks),
             max(peaks) / 2**20 if peaks else None,
             str(run.path),

@@ -140,6 +140,16 @@ class Method(nn.Module):
     def forward(self, x: Tensor, task: int) -> Tensor:
         return self.heads[task](self.features(x, task))
 
+    def answer(self, x: Tensor, task: int) -> tuple[Tensor | None, Tensor]:
+        """The features that the task's head sees, and its logits. None for a method that does not call its head."""
+        seen: list[Tensor] = []
+        hook = self.heads[task].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        try:
+            logits = self(x, task)
+        finally:
+            hook.remove()
+        return (seen[-1] if seen else None), logits
+
     # Learning a task
 
     def stages(self, tasks: Sequence[Task], training: Training) -> Sequence[Task]:

@@ -117,6 +117,9 @@ class SupSup(Method):
         weight.sign_().mul_(math.sqrt((1 - drop) / (self.settings.share * weight[0].numel()))).requires_grad_(False)
 
     def forward(self, x: Tensor, task: int) -> Tensor:
+        return self.answer(x, task)[1]
+
+    def answer(self, x: Tensor, task: int) -> tuple[Tensor, Tensor]:
         weights = weights_of(self.backbone) | ({HEAD: self.head(task).weight} if self.masked_head else {})
         if not self.training and self.masks.holds(task):
             saved = self.masks.load(task)
@@ -125,7 +128,7 @@ class SupSup(Method):
             effective = {name: self.chosen_part(w, self.scores[name][: len(w)]) for name, w in weights.items()}
         head = effective.pop(HEAD, None)
         features = with_weights(self.backbone, effective, x)
-        return self.head(task)(features) if head is None else F.linear(features, head)
+        return features, self.head(task)(features) if head is None else F.linear(features, head)
 
     def chosen_part(self, weight: Tensor, scores: Tensor) -> Tensor:
         return seen_through(weight, scores, self.chosen(scores))

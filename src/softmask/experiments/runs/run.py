@@ -32,6 +32,7 @@ from softmask.learning.registry import METHODS
 from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
 from softmask.learning.task import Task, TaskSequence
+from softmask.learning.without_id import ClassStatistics, WithoutId
 from softmask.storage.lease import Lease
 from softmask.storage.state_file import digest_of
 
@@ -138,9 +139,25 @@ def build(config: RunConfig, sequence: TaskSequence) -> Method:
 def _learn(
     config: RunConfig, method: Method, tasks: TaskSequence, writer: RunWriter, watch: Watch | None, tests: bool
 ) -> None:
-    measured = tasks.tests if tests else None
-    learn_sequence(method, tasks.tasks, config.training, writer, tests=measured, watch=watch)
+    measured, without_id = (tasks.tests, _without_id(tasks, writer)) if tests else (None, None)
+    learn_sequence(method, tasks.tasks, config.training, writer, tests=measured, watch=watch, without_id=without_id)
     writer.event("finished", weights=digest_of(method.state_dict()))
+
+
+def _without_id(tasks: TaskSequence, writer: RunWriter) -> WithoutId | None:
+    """None for a run of which an earlier release learned the first tasks: their images are not looked at again."""
+    statistics = None
+    if writer.stages_done():
+        state = writer.load_statistics()
+        if state is None:
+            return None
+        statistics = ClassStatistics.from_state(state, tasks.device)
+    return WithoutId(
+        same_classes=tasks.similar and len(set(tasks.classes)) == 1,
+        tasks=len(tasks.tasks),
+        statistics=statistics,
+        save=writer.save_statistics,
+    )
 
 
 @contextmanager
