@@ -19,7 +19,9 @@ from softmask.models import ContinualModel
 def predict(
     model: Model,
     images: Annotated[list[Path], typer.Argument(help="Images, or folders of them.")],
-    task: Annotated[str | None, typer.Option(help="Their task; without it every head answers.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Their task; without it, it is found, and the table says how surely.")
+    ] = None,
     network: OwnNetwork = None,
     device: options.Device = "cpu",
     as_json: options.AsJson = False,
@@ -37,10 +39,15 @@ def predict(
         print_json([dataclasses.asdict(prediction) for prediction in found])
     elif found:
         rows: list[tuple[Cell, ...]] = [
-            (escaped(p.item), p.task, p.label, f"{100 * p.confidence:.1f} %") for p in found
+            (escaped(p.item), p.task, _percent(p.task_share), p.label, _percent(p.confidence)) for p in found
         ]
-        print_table(Table("Predictions", ("image", "task", "class", "confidence"), rows), out)
+        table = Table("Predictions", ("image", "task", "task found with", "class", "confidence"), rows)
+        print_table(table.without_empty_columns(), out)
     for message in damaged:
         problem(message)
     if damaged:
         raise typer.Exit(1)
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.1f} %"

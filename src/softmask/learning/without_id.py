@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -85,6 +85,7 @@ class ClassStatistics:
             squares += away.T.float() @ away.float()
         assert sums is not None
         centres = sums / sizes.clamp(min=1).unsqueeze(1)
+        centres[sizes == 0] = centres[sizes > 0][0]  # a class without images is never the nearest by itself
         squares -= ((centres * sizes.unsqueeze(1)).T @ centres).float()
         self.means[task.id] = (centres + origin).float()
         self.scatter = squares if self.scatter is None else self.scatter + squares
@@ -106,6 +107,19 @@ class ClassStatistics:
 
     def whitening(self) -> Whitening:
         return Whitening(self)
+
+    def to(self, device: torch.device) -> ClassStatistics:
+        """Itself where it is there already."""
+        if self.scatter is None or self.scatter.device == device:
+            return self
+        means = {task: each.to(device) for task, each in self.means.items()}
+        return replace(self, means=means, scatter=self.scatter.to(device))
+
+    def copy(self) -> ClassStatistics:
+        """One that may learn while this stays as it is."""
+        return replace(
+            self, means=dict(self.means), temperatures=dict(self.temperatures), sharpness=dict(self.sharpness)
+        )
 
     def without(self, place: int) -> ClassStatistics:
         """After a task was forgotten: those behind it move up. The covariance stays."""
@@ -129,6 +143,17 @@ class ClassStatistics:
         if self.scatter is not None:
             state["scatter"] = self.scatter
         return state | {f"means-{task}": means for task, means in self.means.items()}
+
+    @staticmethod
+    def expected_state(classes: Sequence[int], width: int) -> State:
+        """Names, shapes and types of the state after tasks with these numbers of classes, as tensors without memory."""
+        count = len(classes)
+        with torch.device("meta"):
+            numbers = {name: torch.empty(count, dtype=torch.float64) for name in ("temperatures", "sharpness")}
+            facts = {"tasks": torch.empty(count, dtype=torch.int64), "known": torch.empty(count, dtype=torch.bool)}
+            means = {f"means-{task}": torch.empty(each, width) for task, each in enumerate(classes)}
+            total = {"count": torch.empty(1, dtype=torch.int64), "scatter": torch.empty(width, width)}
+        return {**numbers, **facts, **means, **total}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor], device: torch.device) -> ClassStatistics:

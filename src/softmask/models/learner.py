@@ -27,6 +27,7 @@ from softmask.learning.seeds import Seeds, derive
 from softmask.learning.settings import validated
 from softmask.learning.task import Task, avoid_singleton_batch
 from softmask.learning.training import Training
+from softmask.learning.without_id import ClassStatistics
 from softmask.models.data import Labelled, kind_of
 from softmask.models.description import KnownTask, ModelConfig
 from softmask.models.folder import ModelFolder, ModelFolderError
@@ -71,6 +72,8 @@ class Learned:
     method: Method
     task: Task
     facts: KnownTask
+    statistics: ClassStatistics | None
+    """None where earlier tasks have none."""
 
 
 class _InMemory:
@@ -113,6 +116,7 @@ def learn_task(
     task: Task,
     classes: Sequence[str],
     training: Training,
+    statistics: ClassStatistics | None,
     watch: Watch | None = None,
 ) -> Learned:
     """The learner with this state and one more head learns one more task."""
@@ -123,7 +127,31 @@ def learn_task(
     training = replace(training, batch=avoid_singleton_batch(method, training.batch, task.train.count))
     with exact(task.train.device), random_apart():
         learn_sequence(method, [task], training, journal, tests=None, watch=watch)
-    return Learned(method, task, _facts(method, task, classes, journal, time.monotonic() - start))
+        known = with_task(statistics, method, task)
+    return Learned(method, task, _facts(method, task, classes, journal, time.monotonic() - start), known)
+
+
+def with_task(statistics: ClassStatistics | None, method: Method, task: Task) -> ClassStatistics | None:
+    """The class statistics with those of one more task, which was learned just now."""
+    if statistics is None:
+        return None
+    found = statistics.to(task.train.device).copy()
+    found.learn(method, task)
+    sound = found.knows(task.id) and found.scatter is not None and bool(found.scatter.isfinite().all())
+    return found if sound else None
+
+
+def new_statistics(config: ModelConfig) -> ClassStatistics | None:
+    """Of a model without tasks. One that has learned some, without statistics, cannot get them: the images are gone."""
+    return None if config.tasks else ClassStatistics()
+
+
+def load_statistics(folder: ModelFolder, config: ModelConfig, method: Method) -> ClassStatistics | None:
+    if not config.tasks:
+        return new_statistics(config)
+    expected = ClassStatistics.expected_state(config.classes, method.backbone.widths[-1])
+    state = folder.read_statistics(config.generation, expected)
+    return None if state is None else ClassStatistics.from_state(state, torch.device("cpu"))
 
 
 def adopt_task(
@@ -147,7 +175,8 @@ def adopt_task(
         torch.manual_seed(derive(config.seed, "adopt", task.name))
         end_task(method, task)
         journal.accuracy = accuracy(method, task.val, task.id)
-    return Learned(method, task, _facts(method, task, classes, journal, seconds=0.0))
+        known = with_task(ClassStatistics(), method, task)
+    return Learned(method, task, _facts(method, task, classes, journal, seconds=0.0), known)
 
 
 @torch.no_grad()
