@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import warnings
 from pathlib import Path
@@ -21,10 +22,12 @@ from softmask.learning.task import Task
 from softmask.learning.training import Training
 from softmask.models import model as continual_model
 from softmask.models.data import load_image, read_labelled
+from softmask.models.folder import ModelFolderError
 from softmask.models.inspection import LITTLE_CAPACITY
 from softmask.models.learner import OPEN_ENDED, LearnerError
 from softmask.models.training import ADAMW
 from softmask.storage.lease import FolderBusyError, Lease
+from softmask.storage.state_file import read_state, write_state
 from tests.models.examples import QUICK, blobs, longer, small_model, write_digits
 from tests.pretended_device import DEVICE, pretended_device
 
@@ -90,7 +93,6 @@ def test_bytes_and_floats_are_not_taken_for_each_other(tmp_path: Path) -> None:
             again.predict(inputs, task=task)
 
 
-@pytest.mark.filterwarnings("ignore:no task was named")
 def test_without_a_task_those_answer_that_were_taught_with_such_inputs(tmp_path: Path) -> None:
     model = ContinualModel.create(tmp_path / "m", network="mlp", input_shape=(1, 4, 4), width=1 / 16)
     pixels, labels = (torch.arange(40 * 16) % 251).to(torch.uint8).view(40, 1, 4, 4), torch.arange(40) % 2
@@ -166,10 +168,57 @@ def test_predictions_have_names_and_probabilities(known: Path) -> None:
     assert sum(p.label == names[label] for p, label in zip(found, y.tolist(), strict=True)) > 50
 
 
-def test_without_a_task_every_head_answers_and_a_warning_says_so(known: Path) -> None:
-    with pytest.warns(UserWarning, match="cannot tell tasks apart"):
-        found = ContinualModel.open(known).predict(blobs(0)[0][:2])
+def test_without_a_task_it_is_found_and_the_answer_says_how_surely(known: Path) -> None:
+    model = ContinualModel.open(known)
+    for place, (task, classes) in enumerate((("left", 2), ("right", 3))):
+        inputs = blobs(place, classes=classes)[0]
+        found = model.predict(inputs)
+        assert len(found) == len(inputs)
+        assert sum(answer.task == task for answer in found) > 0.8 * len(found)
+        assert all(answer.task_share is not None and 0.5 <= answer.task_share <= 1 for answer in found)
+        told = {answer.item: answer for answer in model.predict(inputs, task=task)}
+        assert all(answer.label == told[answer.item].label for answer in found if answer.task == task)
+        assert all(answer.task_share is None for answer in told.values())
+
+
+def test_in_a_folder_of_an_earlier_release_every_head_answers_and_a_warning_says_so(
+    known: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(known, tmp_path / "old")
+    (statistics,) = (tmp_path / "old").glob("statistics-*")
+    statistics.unlink()
+    model = ContinualModel.open(tmp_path / "old")
+    with pytest.warns(UserWarning, match="no task was named"):
+        found = model.predict(blobs(0)[0][:2])
     assert [(p.item, p.task) for p in found] == [("0", "left"), ("0", "right"), ("1", "left"), ("1", "right")]
+    model.learn("third", blobs(2), training=QUICK)
+    assert not list((tmp_path / "old").glob("statistics-*")), "the images of the first tasks are gone"
+
+
+def test_statistics_that_do_not_fit_are_refused(known: Path, tmp_path: Path) -> None:
+    shutil.copytree(known, tmp_path / "bad")
+    (file,) = (tmp_path / "bad").glob("statistics-*")
+    state = read_state(file)
+    for name, value in (
+        ("scatter", torch.eye(3)),
+        ("scatter", state["scatter"] * torch.nan),
+        ("tasks", state["tasks"] + 1),
+    ):
+        write_state(file, {**state, name: value})
+        with pytest.raises(ModelFolderError):
+            ContinualModel.open(tmp_path / "bad")
+    write_state(file, {**state, "scatter": -100 * state["scatter"]})
+    with pytest.raises(ModelFolderError):
+        ContinualModel.open(tmp_path / "bad").predict(blobs(0)[0][:2])
+
+
+def test_a_task_is_found_after_another_was_removed(known: Path, tmp_path: Path) -> None:
+    shutil.copytree(known, tmp_path / "m")
+    model = ContinualModel.open(tmp_path / "m")
+    model.learn("third", blobs(2), training=QUICK)
+    model.remove("left")
+    for each in (model, ContinualModel.open(tmp_path / "m")):
+        assert {answer.task for answer in each.predict(blobs(1, classes=3)[0])} >= {"right"}
 
 
 def test_inspection_tells_tasks_importance_capacity_and_size(known: Path) -> None:

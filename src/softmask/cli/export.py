@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from softmask.cli.learn import Model, OwnNetwork, allow_own_code
+from softmask.cli import options
+from softmask.cli.learn import Model, OwnNetwork
 from softmask.cli.printing import out
 from softmask.models import ContinualModel
 
@@ -28,6 +29,6 @@ def export(
 
     Example: `softmask export pets-model birds-export --task birds --format onnx`
     """
-    allow_own_code(network)
+    options.allow_own_code(network)
     ContinualModel.open(model, network).export(folder, task, formats or ("safetensors",))
     out.print(f"{task} is in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")

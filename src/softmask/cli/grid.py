@@ -130,6 +130,7 @@ def grid_command(
     store: options.StorePath = options.DEFAULT_STORE,
     settings: options.Settings = None,
     change: options.Changes = None,
+    network: options.Network = None,
     with_one: Annotated[bool, typer.Option(help="Also run ONE for each cell: forward transfer needs it.")] = False,
     device: options.Device = "cpu",
     devices: Devices = None,
@@ -157,7 +158,7 @@ def grid_command(
     wanted = _with_flags(
         read_grid_file(file) if file else GridFile(), methods, sequences, seeds, paper, preset, tasks, settings
     )
-    grid = make_grid(wanted, options.parse_changes(options.with_precision(change, precision)))
+    grid = make_grid(wanted, options.parse_changes(options.with_precision(change, precision, network)))
     grid = grid.with_reference(REFERENCE) if with_one else grid
     device = device if devices is None else "cuda"
     workers, measured_on = find_workers(

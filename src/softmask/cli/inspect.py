@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from softmask.cli import options
-from softmask.cli.learn import Model, OwnNetwork, allow_own_code
+from softmask.cli.learn import Model, OwnNetwork
 from softmask.cli.printing import out, print_json, tell
 from softmask.experiments.analyses.table import Cell, Table
 from softmask.experiments.report.tables import print_table
@@ -31,7 +31,7 @@ def inspect(
 
     Example: `softmask inspect pets-model --probe`
     """
-    allow_own_code(network)
+    options.allow_own_code(network)
     opened = ContinualModel.open(model, network, device=device)
     found = opened.inspect(probe)
     if html is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +29,7 @@ MADE_BY_LEARN = "made by learn"
 Model = Annotated[Path, typer.Argument(help="Folder of the model.")]
 OwnNetwork = Annotated[
     str | None,
-    typer.Option("--network", help="`alexnet`, `resnet18`, `mlp`, or your own `module:function`."),
+    typer.Option("--network", help="`alexnet`, `resnet18`, `vit-tiny`, `mlp`, or your own `module:function`."),
 ]
 
 
@@ -205,7 +204,7 @@ def _removed_leftover(path: Path, wanted: dict[str, Any], settings: dict[str, An
 def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any], device: str = "cpu") -> ContinualModel:
     """Options for a new model must not contradict an existing one."""
     network = wanted.get("network")
-    allow_own_code(network)
+    options.allow_own_code(network)
     if not ModelFolder(path).exists() or _removed_leftover(path, wanted, settings):
         created = ContinualModel.create(path, settings=settings, device=device, **wanted)
         ModelFolder(path).note({"kind": MADE_BY_LEARN})
@@ -220,12 +219,6 @@ def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any],
         if opened.config.settings.get(name) != value:
             raise ConfigError(f"settings.{name} is fixed when a model is created")
     return opened
-
-
-def allow_own_code(network: str | None) -> None:
-    """`module:function` may be in the current folder, as with `python -m`."""
-    if network is not None and ":" in network and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
 
 
 def split_changes(changes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,6 +15,7 @@ from softmask.experiments.report.tables import as_json as table_as_json
 from softmask.experiments.report.tables import cell_text, print_table
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.experiments.sequences import SEQUENCES, sequence_facts
+from softmask.learning.method import BackboneMismatch, Method
 from softmask.learning.registry import METHODS
 from softmask.learning.settings import as_text, settings_card, shown
 
@@ -50,9 +51,19 @@ def methods(
         _print_card(name, as_json)
         return
     rows: list[tuple[Cell, ...]] = [
-        (name, METHODS.load(name).title, METHODS.entry(name).card.partition("\n")[0]) for name in METHODS.names()
+        (name, (kind := METHODS.load(name)).title, needed(kind), METHODS.entry(name).card.partition("\n")[0])
+        for name in METHODS.names()
     ]
-    _print(Table("Methods", ("name", "in the paper", "idea"), rows), as_json)
+    _print(Table("Methods", ("name", "in the paper", "backbone", "idea"), rows), as_json)
+
+
+def needed(method: type[Method]) -> str:
+    """The kind of backbone that a method needs."""
+    try:
+        method.require_fitting("resnet18")
+    except BackboneMismatch:
+        return "chain of layers"
+    return "weights of layers" if method.needs_layers else "any"
 
 
 def _print_card(name: str, as_json: bool) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from softmask.errors import ConfigError
+from softmask.experiments.runs.config import network_name
 from softmask.experiments.runs.settings_file import settings_changes
+from softmask.learning.backbones import KINDS, is_function, trust_network
 from softmask.storage.reading import parse_json
 
 Method = Annotated[str, typer.Option("--method", "-m", help="A method: see `softmask list methods`.")]
@@ -34,6 +37,10 @@ Changes = Annotated[
 Precision = Annotated[
     str | None,
     typer.Option("--precision", help="Of the training step: `fp32`, or `bf16`, faster where it is supported."),
+]
+Network = Annotated[
+    str | None,
+    typer.Option("--network", help=f"The backbone: {', '.join(KINDS)}. Your own code runs only if you name it here."),
 ]
 Settings = Annotated[
     str | None,
@@ -92,12 +99,22 @@ def parse_changes(changes: list[str] | None) -> dict[str, Any]:
             parsed[name.strip()] = parse_json(value)
         except ValueError:
             parsed[name.strip()] = value
+    allow_own_code(network_name(parsed))
     return parsed
 
 
-def with_precision(changes: list[str] | None, precision: str | None) -> list[str]:
-    """`--precision X` is short for `--set precision=X`, which overrides it."""
-    return [*([] if precision is None else [f"precision={precision}"]), *(changes or [])]
+def allow_own_code(network: str | None) -> None:
+    """Whoever names a function here wants it to be run. It may be in the current folder, as with `python -m`."""
+    if network is not None and is_function(network):
+        trust_network(network)
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+
+
+def with_precision(changes: list[str] | None, precision: str | None, network: str | None = None) -> list[str]:
+    """`--precision X` is short for `--set precision=X`, which overrides it; `--network X` for `network.name=X`."""
+    shorts = {"precision": precision, "network.name": network}
+    return [*(f"{name}={value}" for name, value in shorts.items() if value is not None), *(changes or [])]
 
 
 def all_changes(settings: str | None, changes: list[str] | None, method: str, sequence: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from softmask.cli import options
-from softmask.cli.learn import Model, OwnNetwork, allow_own_code
+from softmask.cli.learn import Model, OwnNetwork
 from softmask.cli.printing import escaped, out, print_json, problem
 from softmask.cli.watching import arrivals
 from softmask.experiments.analyses.table import Cell, Table
@@ -21,7 +21,9 @@ from softmask.models import ContinualModel
 def predict(
     model: Model,
     images: Annotated[list[Path] | None, typer.Argument(help="Images, or folders of them.")] = None,
-    task: Annotated[str | None, typer.Option(help="Their task; without it every head answers.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Their task; without it, it is found, and the table says how surely.")
+    ] = None,
     watch: Annotated[
         Path | None,
         typer.Option(help="Answer the images in this folder, and go on with those that arrive, until Ctrl-C."),
@@ -37,7 +39,7 @@ def predict(
 
     Example: `softmask predict pets-model new-photos --task cats-vs-dogs`
     """
-    allow_own_code(network)
+    options.allow_own_code(network)
     if bool(images) == (watch is not None):
         raise typer.BadParameter("name images, or a folder to --watch")
     opened = ContinualModel.open(model, network, device=device)
@@ -50,9 +52,10 @@ def predict(
         print_json([dataclasses.asdict(prediction) for prediction in found])
     elif found:
         rows: list[tuple[Cell, ...]] = [
-            (escaped(p.item), p.task, p.label, f"{100 * p.confidence:.1f} %") for p in found
+            (escaped(p.item), p.task, _percent(p.task_share), p.label, _percent(p.confidence)) for p in found
         ]
-        print_table(Table("Predictions", ("image", "task", "class", "confidence"), rows), out)
+        table = Table("Predictions", ("image", "task", "task found with", "class", "confidence"), rows)
+        print_table(table.without_empty_columns(), out)
     for message in damaged:
         problem(message)
     if damaged:
@@ -70,3 +73,7 @@ def _watch(model: ContinualModel, folder: Path, task: str | None, as_json: bool)
             else:
                 out.print(f"{escaped(found.item)}: {found.task} {found.label} {100 * found.confidence:.1f} %")
         out.file.flush()
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.1f} %"

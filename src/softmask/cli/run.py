@@ -11,9 +11,9 @@ import typer
 
 from softmask.cli import options
 from softmask.cli.printing import Progress, out, print_json, tell
-from softmask.experiments.analyses.accuracy import transfer
+from softmask.experiments.analyses.accuracy import run_without_id, transfer
 from softmask.experiments.analyses.grouping import REFERENCE
-from softmask.experiments.metrics import FORMULAS
+from softmask.experiments.metrics import FORMULAS, NO_ID, NO_ID_FORMULA
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.data_check import TaskNames, check_policy, check_sequences
 from softmask.experiments.runs.dry_run import forecast
@@ -34,6 +34,7 @@ def run_command(
     store: options.StorePath = options.DEFAULT_STORE,
     settings: options.Settings = None,
     change: options.Changes = None,
+    network: options.Network = None,
     with_one: Annotated[bool, typer.Option(help="Run ONE first if it is missing: forward transfer needs it.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate steps, time, memory and disk.")] = False,
     device: options.Device = "cpu",
@@ -52,7 +53,7 @@ def run_command(
     options.check_keep(keep)
     options.check_threads(threads)
     check_trackers(track or ())
-    changes = options.all_changes(settings, options.with_precision(change, precision), method, sequence)
+    changes = options.all_changes(settings, options.with_precision(change, precision, network), method, sequence)
     config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=changes)
     if dry_run:
         _estimate(config, data, device, as_json)
@@ -102,12 +103,15 @@ def _estimate(config: RunConfig, data: Path | None, device: str, as_json: bool) 
 
 def _show(done: StoredRun, store: Store, as_json: bool) -> None:
     measures = transfer(done, store.runs())
+    blind = run_without_id(done)
     if as_json:
-        print_json({"path": str(done.path), "config": done.config.to_dict(), **measures})
+        print_json({"path": str(done.path), "config": done.config.to_dict(), **measures, NO_ID: blind})
         return
     for name, value in measures.items():
         if value is not None:
             out.print(f"{name} {value:6.2f}   {FORMULAS[name]}")
+    if blind is not None:
+        out.print(f"{NO_ID} {blind:6.2f}   {NO_ID_FORMULA}")
     if measures["BWT"] is not None and measures["FWT"] is None:  # joint training has neither
         tell("FWT needs ONE on the same tasks: add --with-one")
     out.print(f"results: {done.path}")

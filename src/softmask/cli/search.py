@@ -38,6 +38,7 @@ def search_command(
         str | None, typer.Option(help="Where Optuna keeps the trials: a journal file, or the URL of a database.")
     ] = None,
     change: options.Changes = None,
+    network: options.Network = None,
     device: options.Device = "cpu",
     precision: options.Precision = None,
     dropout: Annotated[bool, typer.Option(help="Also search the two dropout rates of the network.")] = True,
@@ -66,7 +67,7 @@ def search_command(
         tasks=tasks,
         seed=seed,
         dropout=dropout,
-        changes=options.parse_changes(options.with_precision(change, precision)),
+        changes=options.parse_changes(options.with_precision(change, precision, network)),
     )
     search = Search.of(plan, store, study=study, data=data, device=device)
     written = out_file or search.folder / "settings.json"

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from softmask.cli import options
-from softmask.cli.learn import Model, OwnNetwork, allow_own_code
+from softmask.cli.learn import Model, OwnNetwork
 from softmask.cli.printing import out
 from softmask.models import ContinualModel
 
@@ -29,7 +29,7 @@ def rename(
 
     Example: `softmask task rename pets-model birds garden-birds`
     """
-    allow_own_code(network)
+    options.allow_own_code(network)
     ContinualModel.open(model, network).rename(task, name)
     out.print(f"{task} is now {name}")
 
@@ -40,7 +40,7 @@ def remove(model: Model, task: Task, network: OwnNetwork = None, device: options
 
     Example: `softmask task remove pets-model birds`
     """
-    allow_own_code(network)
+    options.allow_own_code(network)
     opened = ContinualModel.open(model, network, device=device)
     opened.remove(task)
     out.print(f"{task} is removed; the model in {model} knows {', '.join(opened.tasks)}")

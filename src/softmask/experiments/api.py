@@ -10,25 +10,29 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from softmask.experiments.analyses.accuracy import Measures, measures, references
-from softmask.experiments.analyses.grouping import changes, training_name
+from softmask.experiments.analyses.accuracy import Measures, measures, references, run_without_id
+from softmask.experiments.analyses.grouping import changes as changed_fields
+from softmask.experiments.analyses.grouping import training_name
 from softmask.experiments.executors import ProcessExecutor, SerialExecutor
-from softmask.experiments.runs.config import RunConfig, make_config
+from softmask.experiments.metrics import NO_ID
+from softmask.experiments.runs.config import RunConfig, make_config, network_name
 from softmask.experiments.runs.data_check import ChangedData
 from softmask.experiments.runs.grid import Grid
 from softmask.experiments.runs.run import run as run_config
 from softmask.experiments.runs.store import Store, StoredRun
+from softmask.learning.backbones import NetworkFunction, is_function, name_of_function, trust_network
 from softmask.learning.task import TaskSequence
 
 if TYPE_CHECKING:
     from softmask.experiments.runs.search import Search
 
 Place = str | Path
+Network = str | NetworkFunction
 STORE = "softmask-runs"
 SEARCHES = "softmask-search"
 COLUMNS = (
     *("method", "sequence", "tasks", "seed", "preset", "changed", "settings", "status"),
-    *("ACC", "FWT", "BWT", "time", "memory", "path"),
+    *("ACC", "FWT", "BWT", NO_ID, "time", "memory", "path"),
 )
 
 
@@ -64,6 +68,11 @@ class RunResult:
         return value
 
     @property
+    def accuracy_without_id(self) -> float | None:
+        """`ACC (no id)`: as `accuracy`, the task not told. None for a run of an earlier release."""
+        return run_without_id(self.run)
+
+    @property
     def forward_transfer(self) -> float | None:
         return self.measures["FWT"]
 
@@ -79,6 +88,7 @@ def run(
     preset: str = "paper",
     seed: int = 1,
     tasks: int | None = None,
+    network: Network | None = None,
     set: Mapping[str, Any] | None = None,
     data: Place | None = None,
     store: Place = STORE,
@@ -89,9 +99,10 @@ def run(
 ) -> RunResult:
     """Runs a method on a sequence, given by its name or as an object, or loads the run if it is finished.
 
-    `tasks` uses only the first N tasks; `set` changes fields, as in `{"epochs": 3, "network.width": 0.5}`.
+    `tasks` uses only the first N tasks; `set` changes fields, as in `{"epochs": 3, "network.width": 0.5}`. `network` is
+    the backbone: a name as after `--network`, or a function at the top of a module that makes it.
     """
-    config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=set)
+    config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=_changes(set, network))
     kept = Store(store)
     done = run_config(
         config,
@@ -106,6 +117,16 @@ def run(
     return RunResult(done, kept)
 
 
+def _changes(set: Mapping[str, Any] | None, network: Network | None) -> dict[str, Any]:
+    """With the network; code that is named here may be run."""
+    changes = dict(set or {})
+    if network is not None:
+        changes["network.name"] = network if isinstance(network, str) else name_of_function(network)
+    if is_function(name := network_name(changes)):
+        trust_network(name)
+    return changes
+
+
 def grid(
     methods: Sequence[str],
     sequences: Sequence[str],
@@ -113,6 +134,7 @@ def grid(
     seeds: Sequence[int] = (1,),
     preset: str = "paper",
     tasks: int | None = None,
+    network: Network | None = None,
     set: Mapping[str, Any] | None = None,
     data: Place | None = None,
     store: Place = STORE,
@@ -125,7 +147,8 @@ def grid(
     Sequences are given by their names. Runs that fail are left out with a warning. With `jobs` above 1, call it under
     `if __name__ == "__main__":`, since each process imports the script.
     """
-    wanted, kept = Grid.of(methods, sequences, seeds, preset=preset, tasks=tasks, changes=set), Store(store)
+    changes = _changes(set, network)
+    wanted, kept = Grid.of(methods, sequences, seeds, preset=preset, tasks=tasks, changes=changes), Store(store)
     executor = SerialExecutor() if jobs == 1 else ProcessExecutor(jobs=jobs)
     place = None if data is None else Path(data)
     for cell in wanted.run(kept, executor, data=place, device=device, retry_failed=retry_failed):
@@ -159,6 +182,7 @@ def search(
     preset: str = "paper",
     seed: int = 1,
     tasks: int | None = None,
+    network: Network | None = None,
     set: Mapping[str, Any] | None = None,
     dropout: bool = True,
     data: Place | None = None,
@@ -178,7 +202,7 @@ def search(
         tasks=tasks,
         seed=seed,
         dropout=dropout,
-        changes=dict(set or {}),
+        changes=_changes(set, network),
     )
     work = Search.of(plan, Path(store), study=study, data=None if data is None else Path(data), device=device)
     work.begin()
@@ -192,7 +216,8 @@ def search(
 def load_runs(store: Place = STORE) -> pd.DataFrame:
     """All readable runs of a store, one row each; folders that are left out are named in a warning.
 
-    Accuracies are in percent, `time` in seconds, `memory` in MiB. FWT needs a run of ONE with the same seeds, network
+    Accuracies are in percent, in `ACC (no id)` with the task not told; `time` in seconds, `memory` in MiB. FWT needs a
+    run of ONE with the same seeds, network
     and training. A run that is not finished has its status and no measures.
     """
     runs = []
@@ -213,8 +238,9 @@ def _rows(runs: Sequence[StoredRun], alone: Any) -> Iterator[tuple[Any, ...]]:
         peaks = [event["peak_memory"] for event in tasks if event.get("peak_memory")]
         yield (
             *(config.method, config.sequence, summary.tasks, config.seeds.order),
-            *(training_name(config.training), changes(config), config.settings, summary.status),
+            *(training_name(config.training), changed_fields(config), config.settings, summary.status),
             *measured.values(),
+            run_without_id(run) if done else None,
             sum(event.get("learn_seconds", 0.0) + event.get("end_seconds", 0.0) for event in tasks),
             max(peaks) / 2**20 if peaks else None,
             str(run.path),

@@ -16,6 +16,19 @@ FORMULAS = {
 }
 
 
+NO_ID = "ACC (no id)"
+NO_ID_FORMULA = (
+    "as ACC, the task not told: the head of the class whose mean feature is nearest; where all tasks have the same "
+    "classes, the mean over all heads"
+)
+
+
+def accuracy_without_id(by_rule: Mapping[str, Matrix]) -> float | None:
+    """`ACC (no id)` from the accuracies of each rule. None for a run that did not measure them after its last task."""
+    matrix = by_rule.get("means") or by_rule.get("heads")
+    return average_accuracy(matrix) if matrix else None
+
+
 def average_accuracy(matrix: Matrix) -> float:
     """Mean accuracy over all tasks after the last one."""
     last = matrix[max(matrix)]

@@ -5,6 +5,7 @@
 `docs/adding-a-method.md` shows how; `softmask.testing` holds the contract.
 """
 
+from softmask.learning.backbones import NetworkError, trust_network
 from softmask.learning.capacity import blocked_shares
 from softmask.learning.distilling import DistillingMethod
 from softmask.learning.evaluation import accuracy, evaluating
@@ -38,6 +39,7 @@ __all__ = [
     "Fitter",
     "Method",
     "NetworkConfig",
+    "NetworkError",
     "Normalisation",
     "PerParameter",
     "QuadraticPenaltyMethod",
@@ -60,4 +62,5 @@ __all__ = [
     "require_share",
     "search",
     "sgd_with_two_rates",
+    "trust_network",
 ]

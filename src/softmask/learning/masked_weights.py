@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 
 from softmask.kernels.dropout import where_above
 from softmask.learning.networks import Backbone
@@ -30,9 +31,34 @@ def without_biases(module: Module) -> Module:
     return module
 
 
-def weights_of(backbone: Backbone) -> dict[str, Tensor]:
-    """The weight of every block, by the block's name."""
-    return {name: block.layer.weight for name, block in backbone.named_blocks.items()}
+def weight_names(backbone: nn.Module) -> dict[str, str]:
+    """The full name of every convolution's and linear layer's weight, by the name of its block or layer."""
+    if isinstance(backbone, Backbone):
+        return {name: f"{name}.layer.weight" for name in backbone.named_blocks}
+    # The name of a buffer may have no dot.
+    return {
+        name.replace(".", "/"): f"{name}.weight"
+        for name, layer in backbone.named_modules()
+        if isinstance(layer, (nn.Conv2d, nn.Linear))
+    }
+
+
+def weights_of(backbone: nn.Module) -> dict[str, Tensor]:
+    """The weight of every convolution and linear layer, by the name of its block or layer."""
+    return {name: backbone.get_parameter(full) for name, full in weight_names(backbone).items()}
+
+
+def with_weights(backbone: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The backbone's output with these weights in place of its own."""
+    names = weight_names(backbone)
+    output: Tensor = functional_call(backbone, {names[name]: weight for name, weight in weights.items()}, (x,))
+    return output
+
+
+def other_parameters(backbone: nn.Module) -> list[nn.Parameter]:
+    """All but the weights of convolutions and linear layers: of normalisation, positions, tokens."""
+    weights = {id(weight) for weight in weights_of(backbone).values()}
+    return [parameter for parameter in backbone.parameters() if id(parameter) not in weights]
 
 
 def uniform_scores(weight: Tensor) -> nn.Parameter:

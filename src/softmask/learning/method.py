@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from softmask.core import freeze_running_statistics
 from softmask.errors import SoftmaskError
 from softmask.kernels.masked_sgd import MaskedSGD
 from softmask.learning.device import random_apart
@@ -85,6 +86,9 @@ class Method(nn.Module):
     """Where `default_dropout` comes from."""
     needs_blocks: ClassVar[bool] = False
     """Whether it works layer by layer, so that the backbone must be a `Backbone` of blocks."""
+    needs_layers: ClassVar[bool] = False
+    """Whether it works on the weights of convolutions and linear layers; all other parameters of the backbone are
+    learned with the first task, or not at all."""
     never_forgets: ClassVar[bool] = False
     """A promise that the logits of old tasks stay the same, to the bit."""
     moves_old_heads: ClassVar[bool] = False
@@ -113,10 +117,7 @@ class Method(nn.Module):
         """A new backbone, `scale` times as wide as the scenario's."""
         backbone = self.scenario.backbone(scale)
         if self.needs_blocks and not isinstance(backbone, Backbone):
-            raise BackboneMismatch(
-                f"{self.title} works layer by layer and needs a softmask.learning.Backbone made of Blocks, "
-                f"not a {type(backbone).__name__}"
-            )
+            self.require_fitting(type(backbone).__name__)
         if not hasattr(backbone, "widths"):
             raise BackboneMismatch(
                 f"{type(backbone).__name__} has no `widths`: a backbone gives the output units of its layers there, "
@@ -124,11 +125,30 @@ class Method(nn.Module):
             )
         return backbone
 
+    @classmethod
+    def require_fitting(cls, network: str) -> None:
+        """Raises if the method cannot work with a network of this name, which is no chain of blocks."""
+        if cls.needs_blocks:
+            raise BackboneMismatch(
+                f"{cls.title} works layer by layer and needs a chain of blocks (alexnet, mlp, or a "
+                f"softmask.learning.Backbone of your own), not {network}"
+            )
+
     def features(self, x: Tensor, task: int) -> Tensor:
         return self.backbone(x)
 
     def forward(self, x: Tensor, task: int) -> Tensor:
         return self.heads[task](self.features(x, task))
+
+    def answer(self, x: Tensor, task: int) -> tuple[Tensor | None, Tensor]:
+        """The features that the task's head sees, and its logits. None for a method that does not call its head."""
+        seen: list[Tensor] = []
+        hook = self.heads[task].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        try:
+            logits = self(x, task)
+        finally:
+            hook.remove()
+        return (seen[-1] if seen else None), logits
 
     # Learning a task
 
@@ -143,6 +163,11 @@ class Method(nn.Module):
         """Freeze, unfreeze, re-initialise. Only the heads of this task learn."""
         for index, head in enumerate(self.heads):
             head.requires_grad_(index in task.ids)
+
+    def settle_statistics(self, task: Task) -> None:
+        """The running statistics of batch normalisation follow the first task, and stay as that left them: no gradient
+        reaches them, so no method could protect them. Called when a task begins, and once the first is learned."""
+        freeze_running_statistics(self)
 
     def starts_anew(self, task: Task) -> bool:
         """Whether the task's network starts from random weights: then it gets `Training.first_epochs`."""

@@ -1,11 +1,11 @@
-"""The backbones: the AlexNet of the paper's experiments and an MLP, in blocks of one weighted layer; a ResNet-18."""
+"""The networks: the AlexNet of the paper's experiments and an MLP, in blocks of a layer each; a ResNet-18; a ViT."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
 from math import gcd, prod
-from typing import cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,11 @@ from softmask.kernels.layers import Convolution, Linear
 
 RESNET_CHANNELS = (64, 128, 256, 512)
 MOST_GROUPS = 32  # as the authors of group normalisation advise
+HEADS, HEAD_WIDTH, LAYERS = 3, 64, 6
+"""Of `vit-tiny`: heads and their width as in DeiT-Ti, half of its layers since images are small."""
+FEWEST_PATCHES = 7
+"""Along the shorter side of an image."""
+Norm = Literal["group", "batch"]
 
 
 class Block(nn.Module):
@@ -134,30 +139,42 @@ def mlp(input_shape: tuple[int, ...], *, width: float = 1.0, drop: float = 0.0) 
     )
 
 
-def resnet18(input_shape: tuple[int, ...], *, width: float = 1.0) -> ResNet:
+def resnet18(input_shape: tuple[int, ...], *, width: float = 1.0, norm: Norm = "group") -> ResNet:
     """Eight residual blocks of two convolutions. The first layer keeps the size of the image, as small ones need it."""
     if len(input_shape) != 3:
         raise ValueError(f"resnet18 takes images (channels, height, width), not {input_shape}")
-    return ResNet(input_shape[0], [max(1, int(channels * width)) for channels in RESNET_CHANNELS])
+    return ResNet(input_shape[0], [max(1, int(channels * width)) for channels in RESNET_CHANNELS], norm)
+
+
+def vit_tiny(input_shape: tuple[int, ...], *, width: float = 1.0) -> ViT:
+    """A small vision transformer: 64 patches of an image of 32x32, six layers, three heads of 64 units (times `width`).
+
+    The features are the mean over the patches. Without dropout.
+    """
+    if len(input_shape) != 3:
+        raise ValueError(f"vit-tiny takes images (channels, height, width), not {input_shape}")
+    return ViT((input_shape[0], input_shape[1], input_shape[2]), max(1, int(HEAD_WIDTH * width)))
 
 
 class ResNet(nn.Module):
     """A convolution, eight residual blocks in four groups, the mean over the image.
 
     Normalised by group. Batch normalisation keeps running statistics, which are not parameters: a mask cannot protect
-    them. Left free they follow the newest task and spoil the old ones; frozen after the first task they fit no task but
-    that one. Group normalisation has none: it treats every image alike, in training and afterwards, whatever the task.
+    them. Left free they follow the newest task and spoil the old ones; frozen after the first task
+    (`Method.settle_statistics`) they fit no task but that one. Group normalisation has none: it treats every image
+    alike, in training and afterwards, whatever the task.
     """
 
-    def __init__(self, channels: int, widths: list[int]) -> None:
+    def __init__(self, channels: int, widths: list[int], norm: Norm = "group") -> None:
         super().__init__()
         self.widths = tuple(widths)
         self.stem = nn.Conv2d(channels, widths[0], 3, padding=1, bias=False)
-        self.norm = _norm(widths[0])
+        self.norm = _norm(widths[0], norm)
         blocks: list[Residual] = []
         before = widths[0]
         for index, after in enumerate(widths):
-            blocks += [Residual(before, after, stride=1 if index == 0 else 2), Residual(after, after, stride=1)]
+            blocks.append(Residual(before, after, stride=1 if index == 0 else 2, norm=norm))
+            blocks.append(Residual(after, after, stride=1, norm=norm))
             before = after
         self.blocks = nn.Sequential(*blocks)
 
@@ -169,21 +186,69 @@ class ResNet(nn.Module):
 class Residual(nn.Module):
     """Two convolutions beside a shortcut."""
 
-    def __init__(self, before: int, after: int, stride: int) -> None:
+    def __init__(self, before: int, after: int, stride: int, norm: Norm = "group") -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
-        self.norm1 = _norm(after)
+        self.norm1 = _norm(after, norm)
         self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.norm2 = _norm(after)
+        self.norm2 = _norm(after, norm)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or before != after:
-            self.shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), _norm(after))
+            self.shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), _norm(after, norm))
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)))
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
-def _norm(channels: int) -> nn.GroupNorm:
+def _norm(channels: int, kind: Norm) -> nn.GroupNorm | nn.BatchNorm2d:
     """As many groups as divide the channels, of four channels at least where there are so many."""
+    if kind == "batch":
+        return nn.BatchNorm2d(channels)
     return nn.GroupNorm(gcd(channels, min(MOST_GROUPS, max(1, channels // 4))), channels)
+
+
+class ViT(nn.Module):
+    """Patches of an image, a learned position of each, layers of attention, the mean over the patches."""
+
+    def __init__(self, input_shape: tuple[int, int, int], head_width: int) -> None:
+        super().__init__()
+        channels, height, columns = input_shape
+        side, width = patch_side(height, columns), HEADS * head_width
+        self.widths = (width,)
+        self.patches = nn.Conv2d(channels, width, side, stride=side)
+        self.positions = nn.Parameter(torch.randn(1, (height // side) * (columns // side), width) * 0.02)
+        self.layers = nn.Sequential(*(AttentionLayer(width) for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2) + self.positions
+        return self.norm(self.layers(x)).mean(1)
+
+
+def patch_side(height: int, columns: int) -> int:
+    """The largest side that divides the image and leaves at least seven patches along its shorter side."""
+    most = max(1, min(height, columns) // FEWEST_PATCHES)
+    return next(side for side in range(most, 0, -1) if height % side == columns % side == 0)
+
+
+class AttentionLayer(nn.Module):
+    """Attention and two linear layers, each after a normalisation and beside a shortcut."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.asked = nn.Linear(width, 3 * width)
+        self.joined = nn.Linear(width, width)
+        self.grow, self.shrink = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.joined(self.attend(self.norm1(x)))
+        return x + self.shrink(F.gelu(self.grow(self.norm2(x))))
+
+    def attend(self, x: Tensor) -> Tensor:
+        count, patches, width = x.shape
+        # By hand: torch's fused attention need not give the same bits twice on a GPU.
+        query, key, value = self.asked(x).view(count, patches, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
+        weights = (query @ key.transpose(2, 3) * (width // HEADS) ** -0.5).softmax(-1)
+        return (weights @ value).transpose(1, 2).reshape(count, patches, width)

@@ -18,6 +18,7 @@ from softmask.learning.method import Method
 from softmask.learning.seeds import derive
 from softmask.learning.task import Batches, Task
 from softmask.learning.training import Training
+from softmask.learning.without_id import WithoutId
 
 
 class Journal(Protocol):
@@ -50,8 +51,12 @@ def learn_sequence(
     *,
     tests: Sequence[Batches] | None,
     watch: Callable[[Task, Fit], None] | None = None,
+    without_id: WithoutId | None = None,
 ) -> Method:
-    """Learns what is not yet learned. Without `tests`, only validation accuracies are known to anybody."""
+    """Learns what is not yet learned. Without `tests`, only validation accuracies are known to anybody.
+
+    With `without_id`, which has what was measured up to here, accuracies without a task id are measured too.
+    """
     stages = method.stages(tasks, training)
     _require_once(method, stages)
     done = journal.stages_done()
@@ -64,6 +69,10 @@ def learn_sequence(
         _learn_stage(method, task, stage, training, journal, watch)
         learned = sorted(i for earlier in stages[: stage + 1] for i in earlier.ids)
         _measure(method, tasks, learned, task.id, journal, tests)
+        if without_id is not None:
+            _measure_without_id(without_id, method, tasks, task.ids, learned, task.id, journal, tests)
+            if stage + 1 < len(stages):
+                without_id.save(stage)
         journal.save_stage(stage, method.state_dict())
     return method
 
@@ -93,6 +102,8 @@ def _learn_stage(
 
     saved = journal.load_progress(stage)
     start = time.monotonic() - (saved or {}).get("seconds", 0.0)
+    if 0 not in task.ids:
+        method.settle_statistics(task)
     method.begin_task(task)
     fitter = Fitter(
         method,
@@ -104,6 +115,7 @@ def _learn_stage(
     )
     method.learn(task, fitter)
     fitter.close()
+    method.settle_statistics(task)
     learned = time.monotonic()
     facts = end_task(method, task)
     journal.event(
@@ -152,3 +164,24 @@ def _measure(
         if tests is not None:
             measured["test"] = accuracy(method, tests[i], i)
         journal.event("accuracy", after=after, task=i, **measured)
+
+
+def _measure_without_id(
+    without_id: WithoutId,
+    method: Method,
+    tasks: Sequence[Task],
+    ids: Sequence[int],
+    learned: Sequence[int],
+    after: int,
+    journal: Journal,
+    tests: Sequence[Batches] | None,
+) -> None:
+    without_id.learn(method, [task for task in tasks if task.id in ids])
+    if not without_id.wanted(method, learned):
+        return
+    validation = {task.id: task.val for task in tasks}
+    found = {"validation": without_id.accuracies(method, {i: validation[i] for i in learned})}
+    if tests is not None:
+        found["test"] = without_id.accuracies(method, {i: tests[i] for i in learned})
+    for i in learned:
+        journal.event("without_id", after=after, task=i, **{part: rules[i] for part, rules in found.items()})

@@ -92,11 +92,20 @@ class CAT(HAT):
     def forward(self, x: Tensor, task: int) -> Tensor:
         return self.attended(x, task) if self.attends[task] else super().forward(x, task)
 
+    def answer(self, x: Tensor, task: int) -> tuple[Tensor | None, Tensor]:
+        if not self.attends[task]:
+            return super().answer(x, task)
+        features = self.attended_features(x, task)
+        return features, self.attending_heads[task](features)
+
     def attended(self, x: Tensor, task: int) -> Tensor:
         """The answer from the features under the gates of similar tasks."""
+        return self.attending_heads[task](self.attended_features(x, task))
+
+    def attended_features(self, x: Tensor, task: int) -> Tensor:
         sources = self.similar[task].nonzero().flatten().tolist()
         seen = [gated(self.backbone, x, self.by_layer(self.hard_gates(source))) for source in sources]
-        return self.attending_heads[task](self.attention(self.queries[task].relu(), torch.stack(seen, 1)))
+        return self.attention(self.queries[task].relu(), torch.stack(seen, 1))
 
     def begin_task(self, task: Task) -> None:
         super().begin_task(task)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from softmask.learning import Cost, Method, Scenario, Task, derive, register
+from softmask.learning import Backbone, Cost, Method, Scenario, Task, derive, register
 from softmask.learning.device import random_apart
 
 
@@ -37,9 +37,18 @@ class ONE(Method):
             backbone.requires_grad_(index == task.id)
         with random_apart():
             torch.manual_seed(derive(self.scenario.seeds.init, task.name))
-            for layer in (*self.backbones[task.id].modules(), self.heads[task.id]):
-                if isinstance(layer, (nn.Conv2d, nn.Linear)):
-                    layer.reset_parameters()
+            if isinstance(own := self.backbones[task.id], Backbone):
+                for layer in own.modules():
+                    if isinstance(layer, (nn.Conv2d, nn.Linear)):
+                        layer.reset_parameters()
+            else:
+                own.load_state_dict(self.make_backbone().state_dict())
+            head = self.heads[task.id]
+            assert isinstance(head, nn.Linear)
+            head.reset_parameters()
+
+    def settle_statistics(self, task: Task) -> None:
+        """Only the network of the task changes: each follows its own task."""
 
     def starts_anew(self, task: Task) -> bool:
         return True

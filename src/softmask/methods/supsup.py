@@ -9,7 +9,8 @@ Gradients: a score gets (gradient of the effective weight) x weight x sign(score
 Departures from the authors' code: no batch normalisation, which there hides the scale of the signal; so the constant is
 sqrt((1 - dropout on the layer's input) / (share fan_in)), which keeps it level through share, pool and dropout. One
 share for all layers. Plain SGD, as for all methods of the comparison, without weight decay, at a rate for scores that
-is ours and falls as the common one does.
+is ours and falls as the common one does. Other parameters than weights, as those of group normalisation, are never
+trained either.
 Cost: each step looks for the largest scores of every layer, which takes about as long as half a step of plain training.
 """
 
@@ -22,10 +23,10 @@ from typing import Literal, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim import Optimizer
 
 from softmask.learning import (
+    Backbone,
     Cost,
     Facts,
     Method,
@@ -44,9 +45,11 @@ from softmask.learning.masked_weights import (
     SavedMasks,
     largest,
     masked,
+    other_parameters,
     seen_through,
     uniform_scores,
     weights_of,
+    with_weights,
     without_biases,
 )
 
@@ -56,7 +59,7 @@ HEAD = "head"
 @register("supsup")
 class SupSup(Method):
     title = "SupSup"
-    needs_blocks = True
+    needs_layers = True
     never_forgets = True
     not_in_snapshot = ("masks", "backbone")
 
@@ -83,14 +86,15 @@ class SupSup(Method):
         self.masked_head = self.settings.head == "masked"
         heads = self.scenario.heads(self.backbone.widths[-1])
         self.heads = without_biases(heads) if self.masked_head else heads
-        dropped = [0.0, *(block.drop for block in self.backbone.blocks)]
-        for weight, drop in zip(weights_of(self.backbone).values(), dropped, strict=False):
-            self.make_constant(weight, drop)
         weights = weights_of(self.backbone)
+        for weight, drop in zip(weights.values(), self.dropped_before(len(weights)), strict=True):
+            self.make_constant(weight, drop)
+        for parameter in other_parameters(self.backbone):
+            parameter.requires_grad_(False)
         if self.masked_head:
             of_heads = [self.head(task).weight for task in range(self.scenario.num_tasks)]
             for weight in of_heads:
-                self.make_constant(weight, dropped[-1])
+                self.make_constant(weight, self.dropped_before_head())
             weights[HEAD] = max(of_heads, key=len)
         self.scores = nn.ParameterDict({name: uniform_scores(weight) for name, weight in weights.items()})
         self.masks = SavedMasks({name: weight.shape for name, weight in weights.items()}, self.scenario.num_tasks)
@@ -98,12 +102,24 @@ class SupSup(Method):
     def head(self, task: int) -> nn.Linear:
         return cast(nn.Linear, self.heads[task])
 
+    def dropped_before(self, layers: int) -> list[float]:
+        """The rate of dropout on the input of each layer; only blocks have some of ours."""
+        if not isinstance(self.backbone, Backbone):
+            return [0.0] * layers
+        return [0.0, *(block.drop for block in self.backbone.blocks[:-1])]
+
+    def dropped_before_head(self) -> float:
+        return self.backbone.blocks[-1].drop if isinstance(self.backbone, Backbone) else 0.0
+
     @torch.no_grad()
     def make_constant(self, weight: Tensor, drop: float) -> None:
         """Keeps the signs alone, and for good."""
         weight.sign_().mul_(math.sqrt((1 - drop) / (self.settings.share * weight[0].numel()))).requires_grad_(False)
 
     def forward(self, x: Tensor, task: int) -> Tensor:
+        return self.answer(x, task)[1]
+
+    def answer(self, x: Tensor, task: int) -> tuple[Tensor, Tensor]:
         weights = weights_of(self.backbone) | ({HEAD: self.head(task).weight} if self.masked_head else {})
         if not self.training and self.masks.holds(task):
             saved = self.masks.load(task)
@@ -111,9 +127,8 @@ class SupSup(Method):
         else:
             effective = {name: self.chosen_part(w, self.scores[name][: len(w)]) for name, w in weights.items()}
         head = effective.pop(HEAD, None)
-        layers = {f"{name}.layer.weight": weight for name, weight in effective.items()}
-        features = functional_call(self.backbone, layers, (x,))
-        return self.head(task)(features) if head is None else F.linear(features, head)
+        features = with_weights(self.backbone, effective, x)
+        return features, self.head(task)(features) if head is None else F.linear(features, head)
 
     def chosen_part(self, weight: Tensor, scores: Tensor) -> Tensor:
         return seen_through(weight, scores, self.chosen(scores))
@@ -137,7 +152,7 @@ class SupSup(Method):
             torch.manual_seed(derive(self.scenario.seeds.init, task.name))
             head.reset_parameters()
             if self.masked_head:
-                self.make_constant(head.weight, self.backbone.blocks[-1].drop)
+                self.make_constant(head.weight, self.dropped_before_head())
             for scores in self.scores.values():
                 scores.copy_(uniform_scores(scores))
 
@@ -171,5 +186,5 @@ class SupSup(Method):
         """A score for each weight, for each task."""
         with torch.device("meta"):
             method = cls(scenario)
-            shared = sum(weight.numel() for weight in method.backbone.parameters())
+            shared = sum(weight.numel() for weight in weights_of(method.backbone).values())
             return scenario.num_tasks * shared + sum(weight.numel() for weight in method.heads.parameters())

@@ -164,6 +164,11 @@ class UCL(Method):
         return self.stability.facts()
 
     @classmethod
+    def require_fitting(cls, network: str) -> None:
+        """The strengths of a layer's units hold for the inputs of the next: there must be one next layer."""
+        raise BackboneMismatch(f"UCL needs a chain of convolutions and linear layers (alexnet, mlp), not {network}")
+
+    @classmethod
     def cost(cls, scenario: Scenario) -> Cost:
         return Cost(step=1.75, kept_copies=4)
 

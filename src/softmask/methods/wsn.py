@@ -10,7 +10,8 @@ Departures from the authors' code: the mask that is kept is that of the best sco
 batch normalisation, whose statistics would be the test batch's; instead the initial weights are larger by
 1 / sqrt(share), since a mask leaves only that share of a layer's signal. Of equal scores at the edge as many are kept
 as make the count exact. Plain SGD, as for all methods of the comparison; the rate of the scores
-falls with that of the weights.
+falls with that of the weights. Other parameters than weights, as those of group normalisation, are learned with the
+first task and stay.
 Cost: each step looks for the largest scores of every layer, which takes about as long as half a step of plain training.
 """
 
@@ -20,7 +21,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim import Optimizer
 
 from softmask.learning import (
@@ -41,9 +41,11 @@ from softmask.learning.masked_weights import (
     SavedMasks,
     largest,
     masked,
+    other_parameters,
     seen_through,
     uniform_scores,
     weights_of,
+    with_weights,
     without_biases,
 )
 from softmask.learning.unit_gates import keep_only
@@ -54,7 +56,7 @@ class WSN(Method):
     title = "WSN"
     default_dropout = (0.2, 0.5)
     dropout_source = "the authors' code, for this AlexNet"
-    needs_blocks = True
+    needs_layers = True
     never_forgets = True
     needs_sgd = True
     not_in_snapshot = ("masks",)
@@ -95,7 +97,7 @@ class WSN(Method):
         else:
             chosen = self.chosen()
             effective = {name: seen_through(w, self.scores[name], chosen[name]) for name, w in weights.items()}
-        return functional_call(self.backbone, {f"{name}.layer.weight": w for name, w in effective.items()}, (x,))
+        return with_weights(self.backbone, effective, x)
 
     @torch.no_grad()
     def chosen(self) -> dict[str, Tensor]:
@@ -108,6 +110,8 @@ class WSN(Method):
 
     def begin_task(self, task: Task) -> None:
         super().begin_task(task)
+        for parameter in other_parameters(self.backbone):
+            parameter.requires_grad_(0 in task.ids)
         weights = weights_of(self.backbone)
         # Where the union is 1 an earlier task uses the weight.
         self.free = {weights[name]: 1 - used for name, used in self.masks.union().items()}

@@ -2,6 +2,7 @@
 
     config.json                      network, method, tasks, number of the current generation
     generation-000003.safetensors    weights, importance, one head a task
+    statistics-000003.safetensors    class means and covariance of the features: they tell the task if none is named
     probe-000.safetensors            kept samples of a task with the answers at that time, if asked for
     history.jsonl                    a log for people, one line an event
 
@@ -25,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from softmask.errors import SoftmaskError
+from softmask.learning.without_id import ClassStatistics
 from softmask.models.description import DescriptionError, ModelConfig, parse_config
 from softmask.storage.lease import opened_if_plain
 from softmask.storage.state_file import StateFileError, read_state, write_json, write_state
@@ -32,7 +34,9 @@ from softmask.storage.state_file import StateFileError, read_state, write_json, 
 LARGEST_CONFIG = 64_000_000
 ROOM_FOR_HEADER = 16_000_000
 START_OF_HISTORY = 100_000
-OURS = re.compile(r"(generation-\d{6,}|probe-\d{3,})\.safetensors(\.tmp)?|config\.json\.tmp|lease\.json\.tmp")
+OURS = re.compile(
+    r"((generation|statistics)-\d{6,}|probe-\d{3,})\.safetensors(\.tmp)?|config\.json\.tmp|lease\.json\.tmp"
+)
 LEASE = ("lease.json", "lease.lock")
 DTYPES = {"F32": "torch.float32", "F64": "torch.float64", "F16": "torch.float16", "BF16": "torch.bfloat16"}
 DTYPES |= {"I64": "torch.int64", "I32": "torch.int32", "I16": "torch.int16", "I8": "torch.int8", "U8": "torch.uint8"}
@@ -55,6 +59,9 @@ class ModelFolder:
 
     def generation(self, number: int) -> Path:
         return self.path / f"generation-{number:06d}.safetensors"
+
+    def statistics(self, number: int) -> Path:
+        return self.path / f"statistics-{number:06d}.safetensors"
 
     def probe(self, number: int) -> Path:
         return self.path / f"probe-{number:03d}.safetensors"
@@ -100,8 +107,24 @@ class ModelFolder:
                     raise ModelFolderError(f"{file}: {place} must be in 0..1")
         return state
 
+    def read_statistics(self, number: int, expected: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The class statistics of a generation; None in the folder of an earlier release."""
+        file = self.statistics(number)
+        if not os.path.lexists(file):
+            return None
+        state = read_checked(file, expected)
+        finite = all(tensor.isfinite().all() for tensor in state.values())
+        if not finite or not state["known"].all() or state["tasks"].tolist() != list(range(len(state["tasks"]))):
+            raise ModelFolderError(f"{file}: its values are not those of class statistics")
+        return state
+
     def commit(
-        self, config: ModelConfig, state: Mapping[str, Any], event: Mapping[str, Any], expected: Mapping[str, Any]
+        self,
+        config: ModelConfig,
+        state: Mapping[str, Any],
+        event: Mapping[str, Any],
+        expected: Mapping[str, Any],
+        statistics: ClassStatistics | None = None,
     ) -> None:
         """All or nothing: until config.json is replaced, the model is the old one; from then on the new one.
 
@@ -111,10 +134,13 @@ class ModelFolder:
         file = self.generation(config.generation)
         try:
             parse_config(json.dumps(config.to_dict()), "its new description")
+            if statistics is not None:
+                write_state(self.statistics(config.generation), statistics.state_dict())
             write_state(file, dict(state))
             self.read_generation(config.generation, expected)
         except (DescriptionError, ModelFolderError) as error:
-            file.unlink(missing_ok=True)
+            for left in (file, self.statistics(config.generation)):
+                left.unlink(missing_ok=True)
             raise ModelFolderError(f"{self.path} is as it was, since it could not be opened again: {error}") from None
         write_json(self.path / "config.json", config.to_dict())
         try:
@@ -147,7 +173,8 @@ class ModelFolder:
 
     def tidy(self, config: ModelConfig) -> None:
         """Removes earlier generations and leftovers of killed processes. The caller must hold the lease."""
-        wanted = {self.generation(config.generation).name, *(self.probe(i).name for i in config.numbers)}
+        now = {file(config.generation).name for file in (self.generation, self.statistics)}
+        wanted = {*now, *(self.probe(i).name for i in config.numbers)}
         for name in os.listdir(self.path):
             if OURS.fullmatch(name) and name not in wanted:
                 try:

@@ -14,6 +14,7 @@ from torch import nn
 
 from softmask.core import SoftMask, freeze_running_statistics
 from softmask.errors import ConfigError, UnknownName, choices
+from softmask.learning.backbones import NetworkError
 from softmask.learning.device import exact, random_apart
 from softmask.learning.distilling import DistillingMethod
 from softmask.learning.evaluation import accuracy
@@ -27,11 +28,12 @@ from softmask.learning.seeds import Seeds, derive
 from softmask.learning.settings import validated
 from softmask.learning.task import Task, avoid_singleton_batch
 from softmask.learning.training import Training
+from softmask.learning.without_id import ClassStatistics
 from softmask.models.data import Labelled, kind_of
 from softmask.models.description import KnownTask, ModelConfig
 from softmask.models.folder import ModelFolder, ModelFolderError
 from softmask.models.growing import begin_growing, grown_facts, in_its_place, settled
-from softmask.models.networks import BUILT_IN, Network, NetworkError, check_trusted, make_backbone
+from softmask.models.networks import BUILT_IN, Network, check_trusted, make_backbone
 
 Watch = Callable[[Task, Fit], None]
 # Methods whose state does not depend on the number of tasks, and that take the backbone as it is.
@@ -76,6 +78,8 @@ class Learned:
     facts: KnownTask
     place: int
     """Of the task among all that the method knows."""
+    statistics: ClassStatistics | None
+    """None where earlier tasks have none."""
 
 
 class _InMemory:
@@ -118,6 +122,7 @@ def learn_task(
     task: Task,
     classes: Sequence[str],
     training: Training,
+    statistics: ClassStatistics | None,
     watch: Watch | None = None,
     more: int | None = None,
 ) -> Learned:
@@ -131,11 +136,12 @@ def learn_task(
     training = replace(training, batch=avoid_singleton_batch(method, training.batch, task.train.count))
     with exact(task.train.device), random_apart():
         learn_sequence(method, [task], training, journal, tests=None, watch=watch)
+        whole = method if more is None else _grown(config, network, method, more, task)
+        known = with_task(statistics, whole, task, more)
     facts = _facts(method, task, classes, journal, time.monotonic() - start)
     if more is None:
-        return Learned(method, task, facts, task.id)
-    whole = _grown(config, network, method, more, task)
-    return Learned(whole, task, grown_facts(config.tasks[more], facts), more)
+        return Learned(method, task, facts, task.id, known)
+    return Learned(whole, task, grown_facts(config.tasks[more], facts), more, known)
 
 
 def _grown(config: ModelConfig, network: Network, method: Method, place: int, task: Task) -> Method:
@@ -159,6 +165,41 @@ def adopt_alone(
     return method, KnownTask(name, tuple(classes), 0, None, 0, 0.0, when, free_capacity(method))
 
 
+def with_task(
+    statistics: ClassStatistics | None, method: Method, task: Task, more: int | None = None
+) -> ClassStatistics | None:
+    """The class statistics with those of a task that was learned just now.
+
+    After `more` about the task at that place, classes without new images keep their means.
+    """
+    if statistics is None:
+        return None
+    found = statistics.to(task.train.device).copy()
+    if more is None:
+        found.learn(method, task)
+    else:
+        before = found.means[more]
+        found.learn(method, replace(task, ids=(more,)))
+        unseen = [label for label in range(len(before)) if not (task.train.labels == label).any()]
+        found.means[more][unseen] = before[unseen]
+        task = replace(task, ids=(more,))
+    sound = found.knows(task.id) and found.scatter is not None and bool(found.scatter.isfinite().all())
+    return found if sound else None
+
+
+def new_statistics(config: ModelConfig) -> ClassStatistics | None:
+    """Of a model without tasks. One that has learned some, without statistics, cannot get them: the images are gone."""
+    return None if config.tasks else ClassStatistics()
+
+
+def load_statistics(folder: ModelFolder, config: ModelConfig, method: Method) -> ClassStatistics | None:
+    if not config.tasks:
+        return new_statistics(config)
+    expected = ClassStatistics.expected_state(config.classes, method.backbone.widths[-1])
+    state = folder.read_statistics(config.generation, expected)
+    return None if state is None else ClassStatistics.from_state(state, torch.device("cpu"))
+
+
 def adopt_task(
     config: ModelConfig, network: Network, backbone: nn.Module, head: nn.Module, task: Task, classes: Sequence[str]
 ) -> Learned:
@@ -174,7 +215,8 @@ def adopt_task(
         torch.manual_seed(derive(config.seed, "adopt", task.name))
         end_task(method, task)
         journal.accuracy = accuracy(method, task.val, task.id)
-    return Learned(method, task, _facts(method, task, classes, journal, seconds=0.0), task.id)
+        known = with_task(ClassStatistics(), method, task)
+    return Learned(method, task, _facts(method, task, classes, journal, seconds=0.0), task.id, known)
 
 
 def _with_weights(config: ModelConfig, network: Network, backbone: nn.Module, head: nn.Module, classes: int) -> Method:

@@ -19,6 +19,7 @@ from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.learning.device import exact, find_device
 from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
+from softmask.learning.without_id import ClassStatistics, guess_tasks
 from softmask.models.attempts import Attempt, first_that_passes
 from softmask.models.data import Labelled, Source, kind_of, normalise_bytes, read_inputs, read_task
 from softmask.models.description import KnownTask, ModelConfig, check_name, new_config
@@ -48,11 +49,13 @@ from softmask.models.learner import (
     importance_by_layer,
     learn_task,
     load_method,
+    load_statistics,
     make_method,
     make_task,
     mask_of,
     method_settings,
     new_settings,
+    new_statistics,
     parameter_count,
     without_head,
 )
@@ -73,6 +76,8 @@ class Prediction:
     label: str
     confidence: float
     probabilities: dict[str, float]
+    task_share: float | None = None
+    """The probability that the input belongs to this task rather than another; None where its task was named."""
 
 
 class ContinualModel:
@@ -84,9 +89,16 @@ class ContinualModel:
     """
 
     def __init__(
-        self, folder: ModelFolder, config: ModelConfig, network: Network, method: Method, device: torch.device
+        self,
+        folder: ModelFolder,
+        config: ModelConfig,
+        network: Network,
+        method: Method,
+        statistics: ClassStatistics | None,
+        device: torch.device,
     ) -> None:
         """Use `create`, `open` or `adopt`."""
+        self._statistics = statistics
         self._folder, self.config, self._network, self._method = folder, config, network, method.to(device)
         self._device = device
 
@@ -125,7 +137,7 @@ class ContinualModel:
         if weights is not None:
             load_weights(learner.backbone, Path(weights), network)
         _write_new(folder, config, network, learner, _event("created", network=config.network, method=method))
-        return cls(folder, config, network, learner, where)
+        return cls(folder, config, network, learner, new_statistics(config), where)
 
     @classmethod
     def open(cls, path: str | Path, network: Network | None = None, *, device: str = "cpu") -> ContinualModel:
@@ -134,7 +146,11 @@ class ContinualModel:
         for attempt in range(ATTEMPTS):
             config = folder.read_config()
             try:
-                return cls(folder, config, network or config.network, load_method(folder, config, network), where)
+                method = load_method(folder, config, network)
+                statistics = load_statistics(folder, config, method)
+                if statistics is None and folder.read_config().generation != config.generation:
+                    continue
+                return cls(folder, config, network or config.network, method, statistics, where)
             except ModelFolderError:
                 # Another process may have learned a task, and removed this generation, while it was read.
                 if attempt == ATTEMPTS - 1 or folder.read_config().generation == config.generation:
@@ -181,7 +197,7 @@ class ContinualModel:
             learner, facts = adopt_alone(config, network, backbone, head, task, names)
             config, folder = replace(config, generation=1, tasks=(facts,)), ModelFolder(Path(path))
             _write_new(folder, config, network, learner, _event("adopted", task=task))
-            made = cls(folder, config, network, load_method(folder, config, network), where)
+            made = cls(folder, config, network, load_method(folder, config, network), None, where)
             if inputs is not None:
                 made.keep_probe(task, inputs)
             return made
@@ -196,8 +212,8 @@ class ContinualModel:
         adopted = adopt_task(config, network, backbone, head, known, train.classes)
         config, folder = replace(config, generation=1, tasks=(adopted.facts,)), ModelFolder(Path(path))
         event = _event("adopted", task=task, accuracy=adopted.facts.accuracy)
-        _write_new(folder, config, network, adopted.method, event)
-        made = cls(folder, config, network, load_method(folder, config, network), where)
+        _write_new(folder, config, network, adopted.method, event, adopted.statistics)
+        made = cls(folder, config, network, load_method(folder, config, network), adopted.statistics, where)
         if inputs is not None:
             made.keep_probe(task, inputs)
         return made
@@ -286,8 +302,9 @@ class ContinualModel:
                 accuracies=now,
                 **used.changed,
             )
-            self._folder.commit(config, learned.method.state_dict(), event, expected_state(config, self._network))
-        self.config, self._method = config, learned.method.eval()
+            expected = expected_state(config, self._network)
+            self._folder.commit(config, learned.method.state_dict(), event, expected, learned.statistics)
+        self.config, self._method, self._statistics = config, learned.method.eval(), learned.statistics
         if message := capacity_warning(config.tasks):
             warnings.warn(message, stacklevel=2)
         return facts
@@ -329,7 +346,9 @@ class ContinualModel:
     ) -> Learned:
         task = make_task(self.config, name, *data).on(self._device)
         state, classes = self._method.state_dict(), data[0].classes
-        learned = learn_task(attempt.config, self._network, state, task, classes, attempt.training, watch, more=place)
+        learned = learn_task(
+            attempt.config, self._network, state, task, classes, attempt.training, self._statistics, watch, more=place
+        )
         if place is None or len(data[0].labels.unique()) == len(classes):
             return learned
 
@@ -429,8 +448,10 @@ class ContinualModel:
             method = without_head(config, self._network, self._method.state_dict(), place)
             lease.require()
             event = _event("removed", task=task)
-            self._folder.commit(config, method.state_dict(), event, expected_state(config, self._network))
-        self.config, self._method = config, method.to(self._device).eval()
+            left = self._statistics and self._statistics.without(place)
+            expected = expected_state(config, self._network)
+            self._folder.commit(config, method.state_dict(), event, expected, left)
+        self.config, self._method, self._statistics = config, method.to(self._device).eval(), left
 
     def _describe(self, lease: Lease, tasks: Sequence[KnownTask], event: Mapping[str, Any]) -> None:
         config = replace(self.config, tasks=tuple(tasks))
@@ -444,26 +465,50 @@ class ContinualModel:
         """Class names and probabilities for images, or for a tensor of inputs.
 
         Images are files, folders, PIL images, encoded bytes, arrays of height x width x channels, or lists of these.
-        Without a task every head answers that learned from such inputs (bytes or floats), in the order of the tasks,
-        and a warning says what that means. An image that cannot be read is an error, unless `damaged` is given: then
-        its message is passed to `damaged` and the image is left out.
+        Without a task the one is found whose classes have the nearest mean features, among those that learned from
+        such inputs (bytes or floats); `task_share` says how sure that is. In a folder of an earlier release, which
+        has no means, every such head answers, in the order of the tasks, and a warning says what that means. An image
+        that cannot be read is an error, unless `damaged` is given: then its message is passed to `damaged` and the
+        image is left out.
         """
         if not self.tasks:
             raise SoftmaskError(f"{self.path} has not learned a task yet")
         wanted = None if task is None else [self._position(task)]
-        if task is None and len(self.tasks) > 1:
+        finding = task is None and len(self.tasks) > 1 and self._statistics is not None
+        if task is None and len(self.tasks) > 1 and not finding:
             warnings.warn(
-                "no task was named, so every head answers: a task-incremental model cannot tell tasks apart, and high "
-                "confidence in one task does not mean that the input belongs to it",
+                "no task was named, and this folder has no class means by which to find it, so every head answers: "
+                "high confidence in one task does not mean that the input belongs to it",
                 stacklevel=2,
             )
         found: list[Prediction] = []
         for names, part in read_inputs(inputs, self.config.input_shape, damaged):
             asked = self._learned_from(kind_of(part)) if wanted is None else wanted
+            if finding:
+                found += self._found(names, part, asked)
+                continue
             answers = {index: self.probabilities(part, index) for index in asked}
             for row, item in enumerate(names):
                 found += [self._prediction(item, index, answers[index][row]) for index in asked]
         return found
+
+    def _found(self, names: Sequence[str], part: Tensor, asked: Sequence[int]) -> list[Prediction]:
+        """Answers by the head of the task that each input seems to belong to."""
+        assert self._statistics is not None
+        normalise = normalise_bytes(part, self.config.normalise)
+        x = part.to(self._device)
+        try:
+            with exact(self._device):
+                guesses = guess_tasks(
+                    self._method, self._statistics.to(self._device), normalise(x) if normalise else x, asked
+                )
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            raise ModelFolderError(f"{self.path}: its class statistics are no covariance; name a task") from None
+        answers = {index: self.probabilities(part, index) for index in {guess.task for guess in guesses}}
+        return [
+            replace(self._prediction(item, guess.task, answers[guess.task][row]), task_share=guess.share)
+            for row, (item, guess) in enumerate(zip(names, guesses, strict=True))
+        ]
 
     def _position(self, task: int | str) -> int:
         if isinstance(task, str):
@@ -532,6 +577,7 @@ class ContinualModel:
         config = self._folder.read_config()
         if config != self.config:
             self.config, self._method = config, load_method(self._folder, config, self._network).to(self._device)
+            self._statistics = load_statistics(self._folder, config, self._method)
 
 
 def _new_config(network: Network, method: str, settings: Mapping[str, Any] | None, **fields: Any) -> ModelConfig:
@@ -549,13 +595,18 @@ def _new_config(network: Network, method: str, settings: Mapping[str, Any] | Non
 
 
 def _write_new(
-    folder: ModelFolder, config: ModelConfig, network: Network, method: Method, event: Mapping[str, Any]
+    folder: ModelFolder,
+    config: ModelConfig,
+    network: Network,
+    method: Method,
+    event: Mapping[str, Any],
+    statistics: ClassStatistics | None = None,
 ) -> None:
     """Writes a new model to its folder."""
     folder.prepare()  # refuses before anything is written, even a lease
     with Lease(folder.path):
         folder.prepare()  # another process may have been quicker
-        folder.commit(config, method.state_dict(), event, expected_state(config, network))
+        folder.commit(config, method.state_dict(), event, expected_state(config, network), statistics)
 
 
 def _checked_name(name: str) -> None:

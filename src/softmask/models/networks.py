@@ -1,33 +1,25 @@
-"""The networks that a model may have: three by name, those of timm, transformers' from a folder, any function.
+"""The networks that a model may have: four by name, those of timm, transformers' from a folder, any function.
 
 Nothing is downloaded: weights come from files that are there.
 """
 
 from __future__ import annotations
 
-import importlib
-import keyword
 import re
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from softmask.core import freeze_running_statistics
-from softmask.errors import SoftmaskError, UnknownName
-from softmask.learning.networks import Backbone, alexnet, mlp, resnet18
+from softmask.errors import UnknownName
+from softmask.learning.backbones import TIMM, NetworkError, called, from_timm, imported, read_weights, with_widths
+from softmask.learning.networks import Backbone, alexnet, mlp, resnet18, vit_tiny
 
 Network = str | Callable[[], nn.Module]
 """A name, `module:function`, or the function itself, which without arguments gives a module from inputs to features."""
-
-
-class NetworkError(SoftmaskError):
-    """A network that cannot be made, or that does not fit the input."""
 
 
 def _alexnet(shape: tuple[int, ...], width: float, dropout: bool) -> nn.Module:
@@ -42,10 +34,10 @@ BUILT_IN: dict[str, Callable[[tuple[int, ...], float, bool], nn.Module]] = {
     "alexnet": _alexnet,
     "mlp": lambda shape, width, _: mlp(shape, width=width),
     "resnet18": lambda shape, width, _: resnet18(shape, width=width),
+    "vit-tiny": lambda shape, width, _: vit_tiny(shape, width=width),
 }
 
-
-TIMM, TRANSFORMERS = "timm:", "transformers:"
+TRANSFORMERS = "transformers:"
 OF_TIMM = re.compile(r"timm:[a-z0-9_]{1,100}")
 """A name in timm's own list: no address from which it would fetch anything."""
 
@@ -88,70 +80,36 @@ def make_backbone(
 
     Batch normalisation follows the data of the first task and stays as that left it (`frozen_statistics`).
     """
-    try:
-        if isinstance(network, str) and network in BUILT_IN:
-            backbone = BUILT_IN[network](shape, width, dropout)
-        else:
-            backbone = _maker(network, shape)()
-    except NetworkError:
-        raise
-    except Exception as error:  # custom code may raise anything
-        raise NetworkError(f"network {name_of(network)}: {type(error).__name__}: {error}") from None
-    if not isinstance(backbone, nn.Module):
-        raise NetworkError(f"network {name_of(network)} gave a {type(backbone).__name__}, not an nn.Module")
+    name = name_of(network)
+    backbone = _made(network, name, shape, width, dropout)
     if frozen_statistics:
         freeze_running_statistics(backbone)
-    if not (isinstance(network, str) and network in BUILT_IN):  # its own `widths` may mean anything
-        backbone.widths = (_feature_width(backbone, shape, name_of(network)),)  # type: ignore[assignment]
-    if not any(parameter.requires_grad for parameter in backbone.parameters()):
-        raise NetworkError(f"network {name_of(network)} has no parameter that requires grad: it could learn nothing")
-    return cast(Backbone, backbone)
+    return cast(Backbone, backbone if name in BUILT_IN else with_widths(backbone, shape, name))
 
 
-def _feature_width(backbone: nn.Module, shape: tuple[int, ...], name: str) -> int:
-    device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
-    training = backbone.training
-    try:
-        with torch.no_grad():
-            features = backbone.eval()(torch.zeros(2, *shape, device=device))
-    except Exception as error:  # custom code may raise anything
-        raise NetworkError(f"network {name} cannot take inputs of shape {shape}: {error}") from None
-    finally:
-        backbone.train(training)
-    if not isinstance(features, Tensor) or features.dim() != 2:
-        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise NetworkError(f"network {name} must give features of shape (batch, width), not {got}")
-    return features.size(1)
-
-
-def _maker(network: Network, shape: tuple[int, ...]) -> Callable[[], nn.Module]:
+def _made(network: Network, name: str, shape: tuple[int, ...], width: float, dropout: bool) -> nn.Module:
+    if name in BUILT_IN:
+        try:
+            return BUILT_IN[name](shape, width, dropout)
+        except ValueError as error:
+            raise NetworkError(f"network {name}: {error}") from None
     if not isinstance(network, str):
-        return network
+        return called(network, shape, name)
     if network.startswith(TIMM):
-        return partial(_of_timm, network.removeprefix(TIMM), shape)
+        return from_timm(network.removeprefix(TIMM), shape)
     if network.startswith(TRANSFORMERS):
-        return partial(OfTransformers, network.removeprefix(TRANSFORMERS))
-    return _imported(network)
+        return called(lambda: OfTransformers(network.removeprefix(TRANSFORMERS)), shape, name)
+    return called(imported(network), shape, name)
 
 
-def _extra(package: str) -> Any:
+def _transformers() -> Any:
     try:
-        return importlib.import_module(package)
+        import transformers
     except ImportError:
         raise NetworkError(
-            f"this network needs {package}, which this Python lacks: install the extra {package!r}"
+            "this network needs the package transformers: pip install 'softmask[transformers]'"
         ) from None
-
-
-def _of_timm(name: str, shape: tuple[int, ...]) -> nn.Module:
-    """Without its last layer. Transformers of timm must know the size of the images."""
-    timm = _extra("timm")
-    given = {"pretrained": False, "num_classes": 0, "in_chans": shape[0]}
-    try:
-        found: nn.Module = timm.create_model(name, **given, img_size=shape[1:])
-    except TypeError:
-        found = timm.create_model(name, **given)
-    return found
+    return transformers
 
 
 class OfTransformers(nn.Module):
@@ -159,7 +117,7 @@ class OfTransformers(nn.Module):
 
     def __init__(self, folder: str) -> None:
         super().__init__()
-        transformers = _extra("transformers")
+        transformers = _transformers()
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
         self.model = transformers.AutoModel.from_config(config)
 
@@ -174,11 +132,11 @@ def load_weights(backbone: nn.Module, source: Path, network: Network) -> None:
     if source.is_dir():
         if not isinstance(backbone, OfTransformers):
             raise NetworkError(f"{source} is a folder: weights of {name_of(network)} are in a file")
-        transformers = _extra("transformers")
+        transformers = _transformers()
         state = transformers.AutoModel.from_pretrained(str(source), local_files_only=True).state_dict()
         target: nn.Module = backbone.model
     else:
-        state, target = _state_in(source), backbone
+        state, target = read_weights(source), backbone
     try:
         found = target.load_state_dict(state, strict=False)
     except RuntimeError as error:
@@ -189,33 +147,3 @@ def load_weights(backbone: nn.Module, source: Path, network: Network) -> None:
     if found.unexpected_keys:
         named = ", ".join(found.unexpected_keys[:3])
         warnings.warn(f"{source}: {len(found.unexpected_keys)} weights are not used: {named}", stacklevel=2)
-
-
-def _state_in(file: Path) -> dict[str, Tensor]:
-    try:
-        if file.suffix == ".safetensors":
-            return load_file(file)
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged files are met with every kind of error
-        raise NetworkError(f"{file}: not readable as weights ({' '.join(str(error).split())[:150]})") from None
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise NetworkError(f"{file}: not a state dict of tensors")
-    return state
-
-
-def _imported(name: str) -> Callable[[], nn.Module]:
-    module, _, function = name.partition(":")
-    parts = [*module.split("."), *function.split(".")]
-    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
-        raise NetworkError(f"network {name[:100]!r} is not of the form module:function")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found: object = importlib.import_module(module)
-        for part in function.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # custom code may raise anything while it is imported
-        raise NetworkError(f"network {name}: {type(error).__name__}: {error}") from None
-    if not callable(found):
-        raise NetworkError(f"network {name}: not a function")
-    return cast(Callable[[], nn.Module], found)

@@ -13,6 +13,7 @@ from softmask.errors import ConfigError, SoftmaskError, UnknownName
 from softmask.experiments.runs import config as config_file
 from softmask.experiments.runs.config import RunConfig, make_config, read_config
 from softmask.experiments.sequences import sequence_facts
+from softmask.learning.method import BackboneMismatch
 from softmask.learning.registry import METHODS
 from softmask.learning.scenario import NetworkConfig
 from softmask.learning.seeds import Seeds
@@ -60,6 +61,7 @@ OTHER_VALUES: list[tuple[str, Any]] = [
     *(("training.warmup_epochs", 1), ("training.augment", "crop-flip")),
     *(("training.optimizer", "adamw"), ("training.weight_decay", 0.1)),
     *((f"network.{name}", 0.75) for name in ("width", "drop1", "drop2")),
+    *(("network.name", "resnet18"), ("network.norm", "batch"), ("network.weights", "weights.pt#0123456789ab")),
     *((f"seeds.{name}", 7) for name in ("order", "split", "init", "batches")),
     ("settings.importance_dropout", False),
 ]
@@ -70,6 +72,34 @@ def test_fields_that_came_later_leave_the_ids_of_earlier_runs_alone(name: str) -
     earlier = {"spg": "spg_C-10_3682821160b9", "a-gem": "a-gem_C-10_a3e2ec952ed8"}
     rates = {"drop1": 0.313456, "drop2": 0.409306}  # once the default of every method
     assert make_config(name, "C-10", seed=3, changes=rates).id() == earlier[name]
+
+
+def test_dropout_and_width_of_a_network_that_has_none() -> None:
+    network = make_config("spg", "C-10", changes={"network.name": "resnet18"}).network
+    assert (network.drop1, network.drop2, network.width) == (0, 0, 1)
+    assert make_config("spg", "C-10", changes={"network.name": "mlp", "drop2": 0.5}).network.drop2 == 0.5
+    for changes in (
+        {"network.name": "resnet18", "drop1": 0.2},
+        {"network.name": "mlp", "drop1": 0.2},
+        {"network.name": "timm:resnet10t", "width": 0.5},
+        {"network.name": "vit-tiny", "norm": "batch"},
+        {"norm": "batch"},
+    ):
+        with pytest.raises(ConfigError):
+            make_config("spg", "C-10", changes=changes)
+
+
+def test_the_reference_on_another_network_is_on_that_network() -> None:
+    config = make_config("lwf", "D-5", changes={"network.name": "resnet18"})
+    assert config.of_method("one") == make_config("one", "D-5", changes={"network.name": "resnet18"})
+
+
+@pytest.mark.parametrize("method", ["hat", "cat", "pgn", "pathnet", "ucl"])
+def test_a_network_that_does_not_fit_is_refused(method: str) -> None:
+    for network in ("resnet18", "vit-tiny", "timm:resnet10t"):
+        with pytest.raises(BackboneMismatch):
+            make_config(method, "D-5", changes={"network.name": network})
+    assert make_config(method, "D-5", changes={"network.name": "mlp"}).network.name == "mlp"
 
 
 @pytest.mark.parametrize("name", METHODS.names())
@@ -101,7 +131,9 @@ def test_every_field_is_tried_below() -> None:
 
 @pytest.mark.parametrize(("name", "value"), OTHER_VALUES)
 def test_any_other_value_gives_another_id(name: str, value: Any) -> None:
-    needed = {"training.optimizer": "adamw"} if name == "training.weight_decay" else {}
+    needed = {"training.weight_decay": {"optimizer": "adamw"}, "network.norm": {"network.name": "resnet18"}}.get(
+        name, {}
+    )
     base, other = (
         make_config("spg", "D-5", preset="short", tasks=2, changes=needed | changes) for changes in ({}, {name: value})
     )

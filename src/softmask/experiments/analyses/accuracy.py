@@ -15,7 +15,15 @@ from softmask.experiments.analyses.grouping import (
     setting,
 )
 from softmask.experiments.analyses.table import INTERVALS, Cell, Row, Table, Value, slope, with_ranks
-from softmask.experiments.metrics import FORMULAS, average_accuracy, backward_transfer, forward_transfer
+from softmask.experiments.metrics import (
+    FORMULAS,
+    NO_ID,
+    NO_ID_FORMULA,
+    accuracy_without_id,
+    average_accuracy,
+    backward_transfer,
+    forward_transfer,
+)
 from softmask.experiments.paper import PAPER, Published, paper_tables
 from softmask.experiments.runs.store import StoredRun
 
@@ -32,6 +40,7 @@ def accuracy(runs: Iterable[StoredRun], published: Published = PAPER) -> Table:
     alone = references(runs)
     rows = [_row(group, alone, runs.lost(group), published) for group in runs.groups]
     _rank(runs.groups, rows)
+    without_id = any(row[8] is not None for row in rows)
     shown: list[Row] = [*map(tuple, rows), *_not_run_here(runs.groups, published)]
     beside = [f"{published.name} {name}" for name in FORMULAS]
     kept = [name for i, name in enumerate(beside, -len(beside)) if any(row[i] is not None for row in shown)]
@@ -39,24 +48,33 @@ def accuracy(runs: Iterable[StoredRun], published: Published = PAPER) -> Table:
     if kept:
         caption += ", beside the paper's" if published is PAPER else f", beside those of {published.name}"
     notes = [f"{name} = {formula}" for name, formula in FORMULAS.items()]
-    if any(row[-5] is not None for row in shown):
+    if without_id:
+        notes.append(f"{NO_ID} = {NO_ID_FORMULA}.")
+    if any(row[6] is not None for row in shown):
         notes.append(
             "FWT compares with ONE, matched by task, from runs with the same seeds, network and training; learning "
             "and dropout rates that are a method's own may differ."
         )
     if any(isinstance(row[5], Value) and row[5].rank for row in shown):
         notes.append("The best ACC of each sequence and training is bold, the second underlined.")
-    columns = (*LABELS, "seeds", *FORMULAS, *beside)
+    columns = (*LABELS, "seeds", *FORMULAS, NO_ID, *beside)
     table = Table(caption, columns, shown, notes, labels=2)
-    return table.select([name for name in columns if name not in beside or name in kept])
+    kept += [name for name in columns if name not in (NO_ID, *beside) or (name == NO_ID and without_id)]
+    return table.select([name for name in columns if name in kept])
 
 
 def _row(group: Group, alone: References, lost: int, published: Published) -> list[Cell]:
     measured = [measures(run, alone) for run in group.runs]
     ours = {name: over_seeds(measured, name, lost) for name in FORMULAS}
     ours["ACC"] = with_chance_note(group, ours["ACC"])
-    theirs = [published.get(name, group.title, group.config.sequence) if group.whole else None for name in FORMULAS]
-    return [*group.label, len(group.runs), *ours.values(), *theirs]
+    theirs = [
+        published.get(name, group.title, group.config.sequence) if group.as_published else None for name in FORMULAS
+    ]
+    return [*group.label, len(group.runs), *ours.values(), group.over_seeds(run_without_id), *theirs]
+
+
+def run_without_id(run: StoredRun) -> float | None:
+    return accuracy_without_id(run.without_id())
 
 
 def _rank(groups: Sequence[Group], rows: Sequence[list[Cell]]) -> None:
@@ -75,7 +93,7 @@ def _not_run_here(groups: Sequence[Group], published: Published) -> list[Row]:
     """Systems of a file of published numbers that the store lacks."""
     here = {(group.sequence, group.title) for group in groups}
     return [
-        (sequence, title, "published", *[None] * 5, *(published.get(name, title, sequence) for name in FORMULAS))
+        (sequence, title, "published", *[None] * 6, *(published.get(name, title, sequence) for name in FORMULAS))
         for sequence, title in published.systems()
         if (sequence, title) not in here
     ]
@@ -206,6 +224,34 @@ def accuracy_matrix(runs: Iterable[StoredRun]) -> Table:
         ["a[i][j]: accuracy on task j after task i; seeds are averaged by position."],
         labels=2,
     )
+
+
+RULES = {
+    "logit": "largest logit",
+    "confidence": "largest calibrated confidence",
+    "means": "nearest class mean",
+    "heads": "mean of the heads",
+}
+
+
+def without_id(runs: Iterable[StoredRun]) -> Table:
+    """Accuracy when the task is not told, by each rule, after the last task."""
+    groups = [group for group in gathered(runs).groups if any(run.without_id() for run in group.runs)]
+    rows: list[Row] = []
+    for group in groups:
+        found = [run.without_id() for run in group.runs]
+        by_rule = [Value.of(average_accuracy(each[rule]) for each in found if rule in each) for rule in RULES]
+        told = group.over_seeds(lambda run: average_accuracy(run.accuracies()))
+        rows.append((*group.label, len(group.runs), told, *by_rule))
+    notes = [
+        "All heads compete; right is an answer with the right head and the right class. Confidence: softmax of the "
+        "logits divided by a temperature for each head, fitted on its task's validation images. Nearest class mean: "
+        "means of the classes and one covariance, measured on training images when each task was learned.",
+        "Mean of the heads: where all tasks have the same classes, the mean of the heads' probabilities.",
+    ]
+    columns = (*LABELS, "seeds", "ACC", *RULES.values())
+    caption = "Accuracy when the task is not told, after the last task, in percent"
+    return Table(caption, columns, rows, notes, labels=2)
 
 
 def mean_matrix(group: Group) -> dict[int, dict[int, float]]:

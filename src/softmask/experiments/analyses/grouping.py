@@ -7,7 +7,6 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,13 +14,16 @@ from softmask.errors import SoftmaskError, UnknownName
 from softmask.experiments.analyses.table import Value
 from softmask.experiments.metrics import average_accuracy
 from softmask.experiments.paper import paper_tables
-from softmask.experiments.runs.config import RunConfig, default_dropout
+from softmask.experiments.runs.config import RunConfig, default_network
 from softmask.experiments.runs.store import StoredRun
 from softmask.experiments.sequences import sequence_facts
 from softmask.learning.registry import METHODS
+from softmask.learning.scenario import NetworkConfig
 from softmask.learning.training import PRESETS, Training
 
 REFERENCE = "one"
+IDENTITY = ("name", "norm", "weights")
+"""Fields that say which network it is."""
 LABELS = ("sequence", "method", "training", "changed")
 UNRANKED = ("MTL", "ONE")
 """Not continual learning: shown in brackets and never ranked."""
@@ -49,11 +51,12 @@ class Group:
 
     @cached_property
     def training(self) -> str:
-        return training_name(self.config.training)
+        """And the network, unless it is that of the paper: runs on different networks are never compared."""
+        return " on ".join(filter(None, [training_name(self.config.training), network_label(self.config)]))
 
     @cached_property
     def changed(self) -> str | None:
-        told = [changes(self.config), f"tasks={self.tasks}" if self.grown else None]
+        told = [changes(self.config, network=False), f"tasks={self.tasks}" if self.grown else None]
         return " ".join(filter(None, told)) or None
 
     @property
@@ -74,12 +77,20 @@ class Group:
 
     @property
     def usual_width(self) -> bool:
-        return self.config.network.width == _usual(self.config.method, self.config.sequence)["network"].get("width")
+        """Whether the network is that of the paper."""
+        return network_label(self.config) is None and self.config.network.width == _usual(
+            self.config.method, self.config.sequence
+        )["network"].get("width")
 
     @property
     def whole(self) -> bool:
         """Whether all tasks of the sequence were learned, as in the paper."""
         return self.config.tasks is None
+
+    @property
+    def as_published(self) -> bool:
+        """Whether published numbers may stand beside: of the whole sequence, on this kind of network."""
+        return self.whole and network_label(self.config) is None
 
     @cached_property
     def tasks(self) -> int:
@@ -203,16 +214,29 @@ def training_name(training: Training) -> str:
     return " ".join([name, *differences])
 
 
-def changes(config: RunConfig) -> str | None:
-    """Network and method settings that are not the defaults."""
-    given = {"network": vars(config.network), "settings": config.settings}
+def network_label(config: RunConfig) -> str | None:
+    """Which network, where it is not the paper's."""
+    network = config.network
+    if network.name == NetworkConfig.name and network.weights is None:
+        return None
+    parts = [network.name, "batch norm" if network.norm == "batch" else None]
+    return " ".join(filter(None, [*parts, f"from {network.weights}" if network.weights else None]))
+
+
+def changes(config: RunConfig, network: bool = True) -> str | None:
+    """Network and method settings that are not the defaults; the network itself only if it is asked for."""
+    left_out = () if network else IDENTITY
+    of_network = {key: value for key, value in vars(config.network).items() if key not in left_out}
+    given = {"network": of_network, "settings": config.settings}
     different = {
-        key: f"{key}={_shown(value)}"
-        for section, usual in _usual(config.method, config.sequence).items()
+        key: f"{'network' if key == 'name' else key}={_shown(value)}"
+        for section, usual in _usual(config.method, config.sequence, config.network.name).items()
         for key, value in given[section].items()
         if key not in usual or value != usual[key]
     }
-    if different.keys() & {"drop1", "drop2"} and _has_published_dropout(config):  # they differ between sequences
+    if (
+        different.keys() & {"drop1", "drop2"} and network_label(config) is None and _has_published_dropout(config)
+    ):  # they differ between sequences
         different = {"drop1": "dropout=paper"} | {key: told for key, told in different.items() if key[:4] != "drop"}
     return " ".join(different.values()) or None
 
@@ -240,7 +264,7 @@ def method_title(name: str) -> str:
 
 
 @functools.cache
-def _usual(method: str, sequence: str) -> dict[str, dict[str, object]]:
+def _usual(method: str, sequence: str, network_name: str = NetworkConfig.name) -> dict[str, dict[str, object]]:
     """The defaults; empty where the method or the folder of images is gone, so that everything stored is shown."""
     try:
         settings = dataclasses.asdict(METHODS.load(method).Settings())
@@ -249,10 +273,12 @@ def _usual(method: str, sequence: str) -> dict[str, dict[str, object]]:
     try:
         facts = sequence_facts(sequence)
     except SoftmaskError:
-        return {"network": {}, "settings": settings}
-    network: dict[str, object] = {"width": facts.width}
-    with suppress(UnknownName):
-        network |= zip(("drop1", "drop2"), default_dropout(method, sequence), strict=True)
+        plain = {name: getattr(NetworkConfig, name) for name in IDENTITY}
+        return {"network": plain, "settings": settings}
+    try:
+        network = default_network(method, sequence, network_name, facts)
+    except UnknownName:
+        network = {"width": facts.width, **{name: getattr(NetworkConfig, name) for name in IDENTITY}}
     return {"network": network, "settings": settings}
 
 

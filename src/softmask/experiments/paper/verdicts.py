@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from softmask.experiments.analyses.grouping import CHOSEN, UNRANKED, method_title, training_name
+from softmask.experiments.analyses.grouping import CHOSEN, UNRANKED, method_title, network_label, training_name
 from softmask.experiments.analyses.table import Cell, Row, Table, Value, rank_correlation
 from softmask.experiments.paper import paper_tables
 from softmask.experiments.paper.checks import ALL, Finding
@@ -110,6 +110,8 @@ def _unlike_the_paper(config: RunConfig) -> str | None:
         return f"the training is not the paper's ({training})"
     if config.tasks is not None:
         return f"only the first {config.tasks} tasks were learned"
+    if (network := network_label(config)) is not None:
+        return f"the network is not the paper's ({network})"
     if config.network.width != sequence_facts(config.sequence).width:
         return f"the network has {config.network.width} of the paper's width"
     return None

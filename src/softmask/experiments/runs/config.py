@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from softmask.errors import ConfigError, SoftmaskError, UnknownName, nearest
 from softmask.experiments.sequences import SEQUENCES, SequenceFacts, sequence_facts
+from softmask.learning.backbones import CHAINS, has_width, is_function, with_digest
 from softmask.learning.registry import METHODS
 from softmask.learning.scenario import NetworkConfig
 from softmask.learning.seeds import Seeds
@@ -51,6 +52,8 @@ class RunConfig:
             # Through the same check as a config from a file, so that 1 and 1.0 do not make two runs of one.
             object.__setattr__(self, name, validated(kind, dataclasses.asdict(getattr(self, name)), name))
         _checked_seeds(self.seeds)
+        if self.network.name not in CHAINS and not is_function(self.network.name):
+            METHODS.load(self.method).require_fitting(self.network.name)
         object.__setattr__(self, "settings", dataclasses.asdict(self.method_settings()))
         for section in ("training", "settings"):
             values = self.settings if section == "settings" else vars(self.training)
@@ -67,7 +70,7 @@ class RunConfig:
 
         Dropout rates that are not this method's defaults were chosen by somebody: the other method gets them, too.
         """
-        rates, theirs = default_dropout(self.method, self.sequence), default_dropout(method, self.sequence)
+        rates, theirs = (default_dropout(each, self.sequence, self.network.name) for each in (self.method, method))
         chosen = (self.network.drop1, self.network.drop2)
         drop1, drop2 = theirs if chosen == rates else chosen
         return replace(self, method=method, settings={}, network=replace(self.network, drop1=drop1, drop2=drop2))
@@ -176,7 +179,7 @@ def make_config(
 
     A sequence may be an object: the config has its name, and the run must be given the object (`run(sequence=...)`).
     A change is named `training.lr`, `network.width`, `settings.strength`, `seeds.order`, or by its last part alone
-    where that is clear.
+    where that is clear. Weights to start from (`network.weights`) are named with a digest of their file.
     """
     if preset not in PRESETS:
         raise UnknownName("preset", preset, PRESETS)
@@ -185,22 +188,40 @@ def make_config(
     _check_tasks(name, tasks, facts)
     if tasks == facts.tasks:
         tasks = None
-    drop1, drop2 = default_dropout(method, name)
     raw: dict[str, dict[str, Any]] = {
         "training": dataclasses.asdict(PRESETS[preset]),
-        "network": {"width": facts.width, "drop1": drop1, "drop2": drop2},
+        "network": default_network(method, name, network_name(changes or {}), facts),
         "settings": dataclasses.asdict(METHODS.load(method).Settings()),
         "seeds": dataclasses.asdict(Seeds.all_from(seed)),
     }
     for field_name, value in (changes or {}).items():
         section, key = _find_field(field_name, raw, method)
         raw[section][key] = value
+    if isinstance(weights := raw["network"]["weights"], str):
+        raw["network"]["weights"] = with_digest(weights)
     return RunConfig.from_dict({"method": method, "sequence": name, "tasks": tasks, **raw})
 
 
-def default_dropout(method: str, sequence: str) -> tuple[float, float]:
+def network_name(changes: Mapping[str, Any]) -> str:
+    """The name of the network that these changes ask for."""
+    name = changes.get("network.name", changes.get("name", NetworkConfig.name))
+    return name if isinstance(name, str) else NetworkConfig.name
+
+
+def default_network(method: str, sequence: str, name: str, facts: SequenceFacts) -> dict[str, Any]:
+    """The fields of a network unless they are set; of fields that it lacks, the value that means nothing."""
+    drop1, drop2 = default_dropout(method, sequence, name)
+    width = facts.width if has_width(name) else 1.0
+    plain = {"name": NetworkConfig.name, "norm": NetworkConfig.norm, "weights": NetworkConfig.weights}
+    return {"width": width, "drop1": drop1, "drop2": drop2, **plain}
+
+
+def default_dropout(method: str, sequence: str, network: str = NetworkConfig.name) -> tuple[float, float]:
     """The rates of the method's authors, or none; those that Konishi et al. searched for SPG on a sequence are the
-    defaults of SPG and of the methods that take them on purpose (`Method.default_dropout`)."""
+    defaults of SPG and of the methods that take them on purpose (`Method.default_dropout`). All were chosen for
+    AlexNet: on another network there is no dropout unless it is set."""
+    if network != NetworkConfig.name:
+        return 0.0, 0.0
     own = METHODS.load(method).default_dropout
     if own is not None:
         return own

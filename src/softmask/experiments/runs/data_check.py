@@ -29,6 +29,7 @@ from softmask.experiments.runs.config import RunConfig
 from softmask.experiments.runs.events import digest_of_names
 from softmask.experiments.runs.store import StaleDataError, Store, StoredRun, StoreError
 from softmask.experiments.sequences import load_sequence
+from softmask.learning.backbones import code_digest, is_trusted
 from softmask.learning.registry import METHODS
 from softmask.learning.seeds import Seeds
 
@@ -180,12 +181,19 @@ def code_facts(method: str) -> dict[str, str]:
     return {"code": hashlib.sha256(source.encode()).hexdigest()[:16]}
 
 
+def network_facts(network: str) -> dict[str, str]:
+    """The same of a network that is a function of the user's own."""
+    digest = code_digest(network)
+    return {} if digest is None else {"network_code": digest}
+
+
 def warn_if_code_changed(known: StoredRun) -> None:
-    method = known.config.method
-    now = code_facts(method).get("code")
-    if now is not None and any(event.get("code", now) != now for event in known.events("started")):
-        warnings.warn(
-            f"the code of {method} has changed since some of its runs: finished runs stay as they are, the others "
-            "continue with the new code; delete them, or use another store, to keep old and new results apart",
-            stacklevel=3,
-        )
+    method, network = known.config.method, known.config.network.name
+    now = code_facts(method) | (network_facts(network) if is_trusted(network) else {})
+    for fact, whose in (("code", method), ("network_code", network)):
+        if any(event.get(fact, now.get(fact)) != now.get(fact, event.get(fact)) for event in known.events("started")):
+            warnings.warn(
+                f"the code of {whose} has changed since some of its runs: finished runs stay as they are, the others "
+                "continue with the new code; delete them, or use another store, to keep old and new results apart",
+                stacklevel=3,
+            )

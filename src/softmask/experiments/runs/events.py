@@ -19,6 +19,7 @@ IDENTITY = {
     "epoch": ("task", "epoch"),
     "task": ("task",),
     "accuracy": ("after", "task"),
+    "without_id": ("after", "task"),
     "pruning": ("ranked_over", "strategy"),
     "representation": ("onto", "union", "learned"),
 }
@@ -62,12 +63,13 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "a number from 0 to 1": _is_share,
     "text": lambda value: isinstance(value, str),
     "true or false": lambda value: isinstance(value, bool),
+    "shares by name": lambda value: isinstance(value, dict) and all(map(_is_share, value.values())),
     "an object": lambda value: isinstance(value, dict) and _is_shallow(value),
     "a device": lambda value: isinstance(value, str) and DEVICE.fullmatch(value) is not None,
 }
 # The fields that are read by somebody; a question mark stands at those that may be missing. Others are not looked at.
 SCHEMA = {
-    "started": {"device?": "a device", "code?": "text", "data?": "text"},
+    "started": {"device?": "a device", "code?": "text", "network_code?": "text", "data?": "text"},
     "epoch": {
         "task": "a count",
         "epoch": "a count",
@@ -93,6 +95,12 @@ SCHEMA = {
         "task": "a count",
         "validation?": "a number from 0 to 1",
         "test?": "a number from 0 to 1",
+    },
+    "without_id": {
+        "after": "a count",
+        "task": "a count",
+        "validation?": "shares by name",
+        "test?": "shares by name",
     },
     "pruning": {"strategy": "text", "ranked_over": "text", "test": "a number from 0 to 1", "classes": "a count"},
     "representation": {

@@ -17,6 +17,7 @@ from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.data_check import ChangedData, TaskNames, settle, warn_if_code_changed
 from softmask.experiments.runs.run import release_dead_lease, run
 from softmask.experiments.runs.store import Index, Listener, StaleDataError, Store, StoredRun
+from softmask.learning.backbones import is_function, require_trusted, trust_network
 from softmask.learning.registry import METHODS
 from softmask.learning.seeds import Seeds
 from softmask.storage.lease import FolderBusyError
@@ -119,6 +120,8 @@ class Grid:
         A cell that failed before is not tried again unless `retry_failed`, or its workers died. One that another live
         process writes is left to it, and waited for after all others; should that process die, the cell is run here.
         """
+        for config in self.configs:
+            require_trusted(config.network.name)
         store = Store(store.root.absolute())  # workers may have another working folder
         how: dict[str, Any] = {
             "store": store,
@@ -241,6 +244,8 @@ def look(config: RunConfig, store: Store, index: Index | None = None) -> Cell:
 
 def _run_cell(config: RunConfig, *, store: Store, listening: Listening | None, **how: Any) -> None:
     """The work of one worker. Everything worth keeping is in the store."""
+    if is_function(config.network.name):
+        trust_network(config.network.name)  # as the process that made the grid does, see `Grid.run`
     with nullcontext([]) if listening is None else listening(config, store) as listeners:
         run(config, store, listeners=listeners, **how)
 

@@ -12,10 +12,18 @@ import torch
 
 from softmask.errors import ConfigError, SoftmaskError
 from softmask.experiments.runs.config import RunConfig
-from softmask.experiments.runs.data_check import ChangedData, circumstances, code_facts, settle, warn_if_code_changed
+from softmask.experiments.runs.data_check import (
+    ChangedData,
+    circumstances,
+    code_facts,
+    network_facts,
+    settle,
+    warn_if_code_changed,
+)
 from softmask.experiments.runs.events import digest_of_names
 from softmask.experiments.runs.store import Listener, RunWriter, Store, StoredRun
 from softmask.experiments.sequences import load_sequence
+from softmask.learning.backbones import CHAINS
 from softmask.learning.device import device_facts, exact, find_device, forget_peak, require_begun_here
 from softmask.learning.fit import DivergedError, Fit
 from softmask.learning.method import Method
@@ -24,6 +32,7 @@ from softmask.learning.registry import METHODS
 from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
 from softmask.learning.task import Task, TaskSequence
+from softmask.learning.without_id import ClassStatistics, WithoutId
 from softmask.storage.lease import Lease
 from softmask.storage.state_file import digest_of
 
@@ -79,12 +88,15 @@ def run(
     if known is not None:
         require_begun_here(known.events("started"), where)
     whole, tasks = whole.on(where), tasks.on(where)
+    if config.network.name not in CHAINS:
+        build(config, whole if whole_network else tasks)  # what does not fit is told before anything is written
     writing = store.open(config, checkpoint_every=checkpoint_every, keep=keep, listeners=listeners)
     with _threads(threads), exact(where), writing as writer:
         if writer.finished():  # by another process, since we looked
             return StoredRun(writer.path)
         forget_peak()
-        facts = {**circumstances(), **device_facts(where), **code_facts(config.method), "data": digest_of_names(names)}
+        code = code_facts(config.method) | network_facts(config.network.name)
+        facts = {**circumstances(), **device_facts(where), **code, "data": digest_of_names(names)}
         writer.event("started", stages_done=writer.stages_done(), **facts)
         try:
             method = build(config, whole if whole_network else tasks)
@@ -117,16 +129,35 @@ def build(config: RunConfig, sequence: TaskSequence) -> Method:
     """The config's method with its initial weights: the same for every method that begins with the same network."""
     scenario = Scenario(sequence.input_shape, sequence.classes, config.network, config.seeds)
     torch.manual_seed(derive(config.seeds.init, "weights"))
-    # Drawn on the CPU: these weights do not depend on the device.
-    return METHODS.load(config.method)(scenario, config.method_settings()).to(sequence.device)
+    with warnings.catch_warnings():
+        # Of batch normalisation: `settle_statistics` keeps them.
+        warnings.filterwarnings("ignore", message="running statistics")
+        # Drawn on the CPU: these weights do not depend on the device.
+        return METHODS.load(config.method)(scenario, config.method_settings()).to(sequence.device)
 
 
 def _learn(
     config: RunConfig, method: Method, tasks: TaskSequence, writer: RunWriter, watch: Watch | None, tests: bool
 ) -> None:
-    measured = tasks.tests if tests else None
-    learn_sequence(method, tasks.tasks, config.training, writer, tests=measured, watch=watch)
+    measured, without_id = (tasks.tests, _without_id(tasks, writer)) if tests else (None, None)
+    learn_sequence(method, tasks.tasks, config.training, writer, tests=measured, watch=watch, without_id=without_id)
     writer.event("finished", weights=digest_of(method.state_dict()))
+
+
+def _without_id(tasks: TaskSequence, writer: RunWriter) -> WithoutId | None:
+    """None for a run of which an earlier release learned the first tasks: their images are not looked at again."""
+    statistics = None
+    if writer.stages_done():
+        state = writer.load_statistics()
+        if state is None:
+            return None
+        statistics = ClassStatistics.from_state(state, tasks.device)
+    return WithoutId(
+        same_classes=tasks.similar and len(set(tasks.classes)) == 1,
+        tasks=len(tasks.tasks),
+        statistics=statistics,
+        save=writer.save_statistics,
+    )
 
 
 @contextmanager

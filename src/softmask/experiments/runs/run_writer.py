@@ -118,9 +118,23 @@ class RunWriter:
         self._lease.require()
         write_state(self._checkpoint(stage), state)
         (self.path / "progress.safetensors").unlink(missing_ok=True)
+        if stage:
+            self._statistics(stage - 1).unlink(missing_ok=True)
         if stage and self.keep != "all":
             self._checkpoint(stage - 1).unlink(missing_ok=True)
         self._epochs_since_save = 0
+
+    def save_statistics(self, stage: int, state: Any) -> None:
+        """For accuracies without a task id. Apart from the method's state, which is the same without it."""
+        self._lease.require()
+        write_state(self._statistics(stage), state)
+
+    def load_statistics(self) -> Any:
+        """As they were after the last stage; None where an earlier release began the run."""
+        try:
+            return read_state(self._statistics(self.stages_done() - 1))
+        except StateFileError:
+            return None
 
     def load_progress(self, stage: int) -> Any:
         file = self.path / "progress.safetensors"
@@ -142,6 +156,9 @@ class RunWriter:
 
     def _checkpoint(self, stage: int) -> Path:
         return self.path / "checkpoints" / f"{stage:03}.safetensors"
+
+    def _statistics(self, stage: int) -> Path:
+        return self.path / "checkpoints" / f"{stage:03}.statistics.safetensors"
 
     def _cut_torn_line(self) -> None:
         """A kill between two bytes leaves half a line: it never was an event."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from softmask.errors import ConfigError
-from softmask.experiments.runs.config import RunConfig, make_config
+from softmask.experiments.runs.config import RunConfig, make_config, network_name
+from softmask.learning.backbones import DROPOUT as RATES
 from softmask.learning.registry import METHODS
 
 # The paper searches both rates but gives no ranges; all values that its authors published lie in this one.
@@ -81,7 +82,8 @@ class SearchPlan:
 
     def space(self) -> dict[str, Range]:
         """The fields to be searched, by their full names."""
-        ranges = {name: Range(low, high) for name, (low, high) in DROPOUT.items()} if self.dropout else {}
+        rates = RATES.get(network_name(self.changes), ()) if self.dropout else ()
+        ranges = {name: Range(*ends) for name, ends in DROPOUT.items() if name.partition(".")[2] in rates}
         for each in dataclasses.fields(METHODS.load(self.method).Settings):
             if (declared := each.metadata.get("search")) is not None:
                 choices, low, high = declared["choices"], declared["low"], declared["high"]
@@ -103,11 +105,11 @@ class SearchPlan:
     def fixed(self) -> dict[str, dict[str, Any]]:
         """The fields of a settings file that were fixed for all trials: the settings that are found belong to them."""
         config = self.config({})
-        rates = {name.partition(".")[2]: getattr(config.network, name.partition(".")[2]) for name in DROPOUT}
+        network = {key: getattr(config.network, key) for key in ("drop1", "drop2", "name", "norm")}
         training = {key: value for key, value in vars(config.training).items() if key not in BUDGET}
         return {
             section: {key: value for key, value in values.items() if {key, f"{section}.{key}"} & self.changes.keys()}
-            for section, values in (("settings", config.settings), ("network", rates), ("training", training))
+            for section, values in (("settings", config.settings), ("network", network), ("training", training))
         }
 
     def defaults(self) -> dict[str, Any]:

@@ -154,6 +154,15 @@ class StoredRun:
         """accuracies()[after][task]: in percent, after learning task `after`."""
         return _matrix(self.events("accuracy"), measured)
 
+    def without_id(self, measured: str = "test") -> dict[str, dict[int, dict[int, float]]]:
+        """without_id()[rule][after][task]: accuracies when the task is not told, in percent; empty for runs of earlier
+        releases. The rules are those of `softmask.learning.without_id`."""
+        found: dict[str, dict[int, dict[int, float]]] = {}
+        for event in self.events("without_id"):
+            for rule, share in event.get(measured, {}).items():
+                found.setdefault(rule, {}).setdefault(event["after"], {})[event["task"]] = 100 * share
+        return found
+
     def matrix(self, measured: str = "test") -> pd.DataFrame:
         """Accuracy in percent: row i after learning task i, column j on task j. Counted from 1."""
         import pandas as pd

@@ -61,7 +61,11 @@ class PointStream:
         elif kind == "accuracy":
             values = {f"{name}/task {event['task'] + 1:03}": event.get(name) for name in ("test", "validation")}
             yield Point("task", event["after"] + 1, _numbers(values))
-        else:
+        elif kind == "without_id":
+            place = f"task {event['task'] + 1:03}"
+            values = {f"{part}/without id/{place}": event.get(part) for part in ("test", "validation")}
+            yield Point("task", event["after"] + 1, _numbers(values))
+        elif kind == "task":
             seconds = {f"seconds/{name}": event.get(f"{name}_seconds") for name in ("learn", "end")}
             yield Point("task", event["task"] + 1, _numbers({**seconds, "facts": event.get("facts")}))
 
