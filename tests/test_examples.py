@@ -56,6 +56,15 @@ def test_own_method_runs() -> None:
     assert [line.split(":")[0] for line in lines] == ["after task 0", "after task 1"]
 
 
+def test_own_backbone_and_own_table_in_twenty_five_lines(tmp_path: Path) -> None:
+    file = ROOT / "examples" / "own_backbone.py"
+    assert len(file.read_text().splitlines()) <= 25
+    header, *rows = python(file, folder=tmp_path).splitlines()
+    assert header.split() == ["method", "ACC", "BWT", "ACC", "(no", "id)", "time"]
+    assert [row.split()[0] for row in rows] == ["ncl", "spg"]
+    assert all(float(row.split()[1]) > 60 for row in rows)
+
+
 @pytest.mark.slow
 def test_own_method_keeps_the_contract(tmp_path: Path) -> None:
     assert python("-c", CONTRACT, tmp_path).strip() == "passed"

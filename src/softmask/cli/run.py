@@ -22,6 +22,7 @@ from softmask.experiments.runs.store import Listener, Store, StoredRun
 from softmask.experiments.sequences import sequence_facts
 from softmask.experiments.trackers import check_trackers, tracked
 from softmask.learning.device import find_device
+from softmask.learning.processes import is_first_process
 
 
 def run_command(
@@ -58,9 +59,14 @@ def run_command(
     if dry_run:
         _estimate(config, data, device, as_json)
         return
-    kept, how = Store(store), {"threads": threads, "device": device, "checkpoint_every": checkpoint_every, "keep": keep}
+    how: dict[str, Any] = {"threads": threads, "device": device, "checkpoint_every": checkpoint_every, "keep": keep}
     how["changed_data"] = check_policy(changed_data)
+    kept = Store(store)
     wanted = [_reference(config), config] if with_one and method != REFERENCE else [config]
+    if not is_first_process():  # of a run that several share
+        for each in wanted:
+            run(each, kept, data=data, **how)
+        return
     for each in wanted:
         done = perform(each, kept, data, track=track or (), **how)
     check_sequences(kept, [config.sequence], TaskNames(data))  # of other methods and seeds in the same store

@@ -26,6 +26,15 @@ def freeze_running_statistics(module: nn.Module) -> list[RemovableHandle]:
     return [layer.register_forward_pre_hook(_stay_in_eval) for _, layer in _statistical(module) if not _frozen(layer)]
 
 
+def average_over_processes(module: nn.Module) -> None:
+    """The running statistics that still follow the data, where each process of a group saw its own part of them."""
+    for _, layer in _statistical(module):
+        for buffer in () if _frozen(layer) else layer.buffers():
+            if buffer.is_floating_point():
+                torch.distributed.all_reduce(buffer)
+                buffer.div_(torch.distributed.get_world_size())
+
+
 def _statistical(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return [
         (name, layer)

@@ -53,8 +53,10 @@ def device_facts(device: torch.device) -> dict[str, str]:
     return facts | {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else facts
 
 
-def require_begun_here(started: list[dict[str, Any]], device: torch.device) -> None:
-    """A run goes on to the same bits only where it was begun."""
+def require_begun_here(started: list[dict[str, Any]], device: torch.device, processes: int = 1) -> None:
+    """A run goes on to the same bits only where it was begun, and with as many processes."""
+    if started and (before := started[-1].get("processes", 1)) != processes:
+        raise SoftmaskError(f"this run was begun with {before} processes and can go on only with as many")
     begun = started[-1].get("device", "cpu") if started else str(device)
     if torch.device(begun).type != device.type:
         raise SoftmaskError(f"this run was begun on {begun} and can go on only there: use --device {begun}")

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from softmask.core.statistics import average_over_processes
 from softmask.errors import SoftmaskError
 from softmask.learning.device import random_states, set_random_states
 from softmask.learning.evaluation import validate
 from softmask.learning.masked_adamw import make_optimizer
 from softmask.learning.method import Method, Step
+from softmask.learning.processes import OwnDraws, sharing
 from softmask.learning.seeds import derive
 from softmask.learning.task import Task, crop_and_flip
 from softmask.learning.training import Training
@@ -80,7 +82,7 @@ class Fit:
         warming = self.epoch < self.training.warmup_epochs
         train_loss = self.train_epoch()
         lr = self.lr
-        loss, accuracy = validate(self.learner, self.task)
+        loss, accuracy = self._validated()
         self.last = {"lr": lr, "train_loss": train_loss, "val_loss": loss, "val_accuracy": accuracy}
         if not (math.isfinite(train_loss) and math.isfinite(loss) and self._weights_are_finite()):
             self.learner.restore(self.best)  # and go on: a lower learning rate may still save the task
@@ -98,6 +100,12 @@ class Fit:
         elif not warming:
             self.plateau.step(loss)
 
+    def _validated(self) -> tuple[float, float]:
+        """Of several processes, what the first has: all must decide alike, even if their processors round otherwise."""
+        found = validate(self.learner, self.task)
+        processes = sharing()
+        return found if processes is None else processes.share(found)
+
     def _weights_are_finite(self) -> bool:
         """A weight behind a closed gate does not show in the losses, but an old task may use it."""
         return all(bool(p.isfinite().all()) for p in self.learner.parameters() if p.requires_grad)
@@ -105,23 +113,39 @@ class Fit:
     def train_epoch(self) -> float:
         """One pass over the training batches; returns the mean loss. Nothing in it waits for a GPU."""
         self.learner.train()
-        total = torch.zeros((), device=self.task.train.device)
+        processes, device = sharing(), self.task.train.device
+        seed = (self.learner.scenario.seeds.batches, "process", self.task.name, self.epoch)
+        draws = None if processes is None else OwnDraws(device, *seed, processes.rank)
+        total = torch.zeros((), device=device)
         batches, augment = len(self.task.train), self._augmentation()
         for index, (x, y) in enumerate(self.task.train):
             self._warm_up((index + 1) / batches)
             progress = index / (batches - 1) if batches > 1 else 1.0
             step = Step(self.task, augment(x), y, progress, self.lr)
             self.optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.training.precision == "bf16"):
-                loss = self.learner.loss(step)
-            loss.backward()
+            if processes is None or draws is None:
+                total += self._backward(step) * len(y)
+            else:
+                own, share = processes.part(step)
+                with draws.inside():
+                    total += self._backward(own, share) * (share * len(y))
+                processes.add_up(self.learner.parameters())
             self.learner.after_backward(step)
             self.learner.clip_gradients()
             self.optimizer.step()
             self.learner.after_step(step)
-            total += loss.detach() * len(y)
         self.learner.eval()
+        if processes is not None:
+            average_over_processes(self.learner)
+            processes.total(total)
         return total.item() / self.task.train.count
+
+    def _backward(self, step: Step, share: float = 1.0) -> Tensor:
+        """Gradients of the loss, times the share of the batch that these samples are; returns the loss."""
+        with torch.autocast(step.x.device.type, torch.bfloat16, enabled=self.training.precision == "bf16"):
+            loss = self.learner.loss(step)
+        (loss if share == 1.0 else loss * share).backward()
+        return loss.detach()
 
     @property
     def _stops_early(self) -> bool:

@@ -69,7 +69,13 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 # The fields that are read by somebody; a question mark stands at those that may be missing. Others are not looked at.
 SCHEMA = {
-    "started": {"device?": "a device", "code?": "text", "network_code?": "text", "data?": "text"},
+    "started": {
+        "device?": "a device",
+        "code?": "text",
+        "network_code?": "text",
+        "data?": "text",
+        "processes?": "a count",
+    },
     "epoch": {
         "task": "a count",
         "epoch": "a count",

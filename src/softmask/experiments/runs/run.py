@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,10 +25,17 @@ from softmask.experiments.runs.events import digest_of_names
 from softmask.experiments.runs.store import Listener, RunWriter, Store, StoredRun
 from softmask.experiments.sequences import load_sequence
 from softmask.learning.backbones import CHAINS
-from softmask.learning.device import device_facts, exact, find_device, forget_peak, require_begun_here
+from softmask.learning.device import device_facts, exact, find_device, forget_peak, parse_device, require_begun_here
 from softmask.learning.fit import DivergedError, Fit
 from softmask.learning.method import Method
-from softmask.learning.protocol import learn_sequence
+from softmask.learning.processes import (
+    FollowingJournal,
+    LeadingJournal,
+    Processes,
+    device_of_process,
+    shared_run,
+)
+from softmask.learning.protocol import Journal, learn_sequence
 from softmask.learning.registry import METHODS
 from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
@@ -64,7 +72,81 @@ def run(
     they differ, too: begin and end a run on the same one. Without `tests` only validation accuracies are measured, and
     with `whole_network` the network is that of the whole sequence though only its first tasks are learned (a search
     does both): such runs belong in a store of their own.
+
+    Where `torchrun` started several processes, they share the run (`softmask.learning.processes`).
     """
+    how: dict[str, Any] = {
+        "data": data,
+        "threads": threads,
+        "device": device_of_process(device),
+        "tests": tests,
+        "whole_network": whole_network,
+    }
+    writing: dict[str, Any] = {
+        "checkpoint_every": checkpoint_every,
+        "keep": keep,
+        "watch": watch,
+        "listeners": listeners,
+        "changed_data": changed_data,
+    }
+    with shared_run(parse_device(how["device"])) as processes:
+        if processes is not None and not processes.first:
+            return _follow(config, store, processes, sequence, **how)
+        done = _run(config, store, processes, sequence, **how, **writing)
+        if processes is not None:
+            if not processes.announced:
+                processes.share(False)
+            processes.share(None)  # the others wait until all is written
+        return done
+
+
+def _follow(
+    config: RunConfig,
+    store: Store,
+    processes: Processes,
+    sequence: TaskSequence | None,
+    *,
+    data: Path | None,
+    threads: int,
+    device: str,
+    tests: bool,
+    whole_network: bool,
+) -> StoredRun:
+    """The work of a process that computes its part and writes nothing."""
+    if processes.share(None):
+        whole = (load_sequence(config.sequence, data, config.seeds) if sequence is None else sequence).on(
+            find_device(device)
+        )
+        tasks = whole.first(config.tasks) if config.tasks is not None else whole
+        with _threads(threads), exact(tasks.device):
+            method = build(config, whole if whole_network else tasks)
+            learn_sequence(method, tasks.tasks, config.training, FollowingJournal(processes), tests=None)
+    processes.share(None)
+    done = store.find(config, stale_too=True)
+    if done is None:
+        raise SoftmaskError(
+            f"process {processes.rank} does not see {store.root}: the store must be shared by all nodes"
+        )
+    return done
+
+
+def _run(
+    config: RunConfig,
+    store: Store,
+    processes: Processes | None,
+    sequence: TaskSequence | None,
+    *,
+    data: Path | None,
+    threads: int,
+    device: str,
+    checkpoint_every: int,
+    keep: str,
+    watch: Watch | None,
+    listeners: Sequence[Listener],
+    tests: bool,
+    whole_network: bool,
+    changed_data: ChangedData,
+) -> StoredRun:
     known = store.find(config, stale_too=True)
     if known is not None:
         warn_if_code_changed(known)
@@ -86,7 +168,7 @@ def run(
     if config.training.precision == "bf16" and where.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         warnings.warn("this processor has no bfloat16 instructions: bf16 is many times slower than fp32", stacklevel=2)
     if known is not None:
-        require_begun_here(known.events("started"), where)
+        require_begun_here(known.events("started"), where, 1 if processes is None else processes.count)
     whole, tasks = whole.on(where), tasks.on(where)
     if config.network.name not in CHAINS:
         build(config, whole if whole_network else tasks)  # what does not fit is told before anything is written
@@ -97,10 +179,14 @@ def run(
         forget_peak()
         code = code_facts(config.method) | network_facts(config.network.name)
         facts = {**circumstances(), **device_facts(where), **code, "data": digest_of_names(names)}
+        if processes is not None:
+            facts["processes"] = processes.count
+            processes.announced = True
+            processes.share(True)
         writer.event("started", stages_done=writer.stages_done(), **facts)
         try:
             method = build(config, whole if whole_network else tasks)
-            _learn(config, method, tasks, writer, watch, tests)
+            _learn(config, method, tasks, writer, processes, watch, tests)
         except DivergedError as error:
             writer.event("failed", reason="diverged", message=str(error))
             raise
@@ -137,10 +223,17 @@ def build(config: RunConfig, sequence: TaskSequence) -> Method:
 
 
 def _learn(
-    config: RunConfig, method: Method, tasks: TaskSequence, writer: RunWriter, watch: Watch | None, tests: bool
+    config: RunConfig,
+    method: Method,
+    tasks: TaskSequence,
+    writer: RunWriter,
+    processes: Processes | None,
+    watch: Watch | None,
+    tests: bool,
 ) -> None:
+    journal: Journal = writer if processes is None else LeadingJournal(writer, processes)
     measured, without_id = (tasks.tests, _without_id(tasks, writer)) if tests else (None, None)
-    learn_sequence(method, tasks.tasks, config.training, writer, tests=measured, watch=watch, without_id=without_id)
+    learn_sequence(method, tasks.tasks, config.training, journal, tests=measured, watch=watch, without_id=without_id)
     writer.event("finished", weights=digest_of(method.state_dict()))
 
 

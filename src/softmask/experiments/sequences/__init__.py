@@ -11,6 +11,11 @@ from typing import Protocol, TypeVar
 
 from softmask.errors import ConfigError, DataError, SoftmaskError, UnknownName
 from softmask.experiments.sequences.own import sequence_from
+from softmask.experiments.sequences.streams import (
+    sequence_from_avalanche,
+    sequence_from_datasets,
+    sequence_from_table,
+)
 from softmask.learning.registry import Entry, Registry
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
@@ -24,6 +29,9 @@ __all__ = [
     "sequence",
     "sequence_facts",
     "sequence_from",
+    "sequence_from_avalanche",
+    "sequence_from_datasets",
+    "sequence_from_table",
 ]
 
 

@@ -74,14 +74,14 @@ def _tensors(samples: Samples) -> tuple[Tensor, Tensor]:
         if not items:
             raise DataError("a dataset without samples")
         try:
-            images = torch.stack([_as_tensor(image) for image, _ in items])
+            images = torch.stack([as_tensor(image) for image, _ in items])
             labels = torch.tensor([integer_label(label) for _, label in items])
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"expected tensors of images and labels, or a dataset of such pairs: {error}") from None
     return (images.to(torch.float32) if images.is_floating_point() else images), labels
 
 
-def _as_tensor(image: Any) -> Tensor:
+def as_tensor(image: Any) -> Tensor:
     if isinstance(image, Tensor):
         return image
     array = np.array(image)  # a Pillow image or an array: rows of pixels
