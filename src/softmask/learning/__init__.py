@@ -9,7 +9,7 @@ from softmask.learning.capacity import blocked_shares
 from softmask.learning.distilling import DistillingMethod
 from softmask.learning.evaluation import accuracy, evaluating
 from softmask.learning.fit import DivergedError, Fit, Fitter
-from softmask.learning.method import BackboneMismatch, Cost, Facts, Method, Step, sgd_with_two_rates
+from softmask.learning.method import BackboneMismatch, Cost, Facts, Method, Step, Uses, sgd_with_two_rates
 from softmask.learning.networks import Backbone, Block
 from softmask.learning.penalty import QuadraticPenaltyMethod
 from softmask.learning.per_parameter import PerParameter
@@ -49,6 +49,7 @@ __all__ = [
     "Task",
     "TaskSequence",
     "Training",
+    "Uses",
     "accuracy",
     "blocked_shares",
     "derive",
