@@ -15,6 +15,7 @@ from softmask.learning.penalty import QuadraticPenaltyMethod
 from softmask.learning.per_parameter import PerParameter
 from softmask.learning.registry import METHODS, register
 from softmask.learning.replay import ClassBalancedBuffer, ReplayBuffer, ReservoirBuffer
+from softmask.learning.replaying import ReplayMethod
 from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.learning.seeds import Draws, Seeds, derive
 from softmask.learning.settings import new_field, require_above_zero, require_not_negative, require_share, search
@@ -42,6 +43,7 @@ __all__ = [
     "PerParameter",
     "QuadraticPenaltyMethod",
     "ReplayBuffer",
+    "ReplayMethod",
     "ReservoirBuffer",
     "Scenario",
     "Seeds",
