@@ -53,6 +53,8 @@ from tests.learning.toys import random_scenario, random_task
         ("der-plus", {"alpha": -1.0}, r"\balpha\b"),
         ("der-plus", {"beta": -1.0}, r"\bbeta\b"),
         ("mir", {"candidates": 63}, r"\bcandidates\b"),
+        ("gem", {"per_class": -1}, r"\bper_class\b"),
+        ("gem", {"margin": -0.5}, r"\bmargin\b"),
         ("spg-plus", {"answers": -1.0}, r"\banswers\b"),
         ("spg-plus", {"mask": 1.5}, r"\bmask\b"),
         ("spg-plus", {"settings.lr": 0.0}, r"\blr\b"),
