@@ -54,6 +54,8 @@ from tests.learning.toys import random_scenario, random_task
         ("der-plus", {"beta": -1.0}, r"\bbeta\b"),
         ("mir", {"candidates": 63}, r"\bcandidates\b"),
         ("gem", {"per_class": -1}, r"\bper_class\b"),
+        ("icarl", {"budget": -1}, r"\bbudget\b"),
+        ("icarl", {"temperature": 0.0}, r"\btemperature\b"),
         ("gem", {"margin": -0.5}, r"\bmargin\b"),
         ("spg-plus", {"answers": -1.0}, r"\banswers\b"),
         ("spg-plus", {"mask": 1.5}, r"\bmask\b"),
