@@ -21,6 +21,7 @@ from softmask.learning import Facts, Method, PerParameter, Step, Task, register,
 @register("l2")
 class L2(Method):
     title = "L2"
+    family = "regularisation"
 
     @dataclass(frozen=True)
     class Settings:

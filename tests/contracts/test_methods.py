@@ -9,7 +9,7 @@ import torch
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import Store
-from softmask.learning.method import Method
+from softmask.learning.method import FAMILIES, Method
 from softmask.learning.registry import METHODS
 from softmask.testing import METHOD_CHECKS, SMALL, check_learns
 
@@ -34,6 +34,7 @@ def test_has_a_card_and_is_named_like_its_file(name: str) -> None:
     entry = METHODS.entry(name)
     assert issubclass(entry.thing, Method)
     assert entry.thing.title
+    assert entry.thing.family in FAMILIES.keys() - {"other"}
     assert entry.thing.__module__.rsplit(".", 1)[1].replace("_", "-") == name
     assert len(entry.card.splitlines()) >= 4
     assert entry.card.partition("\n")[0].endswith(".")

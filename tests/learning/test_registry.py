@@ -192,6 +192,16 @@ def test_the_title_of_another_is_refused() -> None:
     assert "better" not in METHODS.names()
 
 
+def test_a_family_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(SoftmaskError, match=r"'strange'.*its family is one of reference, regularisation, .*'magic'"):
+
+        @register("strange")
+        class Strange(Method):
+            family = "magic"
+
+    assert "strange" not in METHODS.names()
+
+
 class Undecorated:
     strength = 1.0
 

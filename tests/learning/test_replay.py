@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from softmask.learning import Batches, ClassBalancedBuffer, ReservoirBuffer, Scenario, Task
-from softmask.learning.replay import mixed_loss, own_head_logits, places
+from softmask.learning.replay import Samples, mixed_loss, own_head_logits, own_logits, places
 
 SCENARIO = Scenario((1, 1, 1), (2, 2, 2))
 
@@ -103,3 +103,28 @@ def test_heads_without_samples_get_no_gradient_and_nothing_is_nan() -> None:
     assert features.grad.isfinite().all()
     assert HEADS[0].weight.grad.any()
     assert all((HEADS[index].weight.grad == 0).all() for index in (1, 2, 3))
+
+
+def test_own_logits_stand_at_the_front_of_a_row() -> None:
+    tasks, features = torch.tensor([0, 1, 1]), torch.randn(3, 2)
+    heads = nn.ModuleList([nn.Linear(2, 3), nn.Linear(2, 2)])
+    own = own_logits(heads, own_head_logits(heads, features, tasks), tasks)
+    torch.testing.assert_close(own[0], heads[0](features[0]))
+    torch.testing.assert_close(own[1:, :2], heads[1](features[1:]))
+    assert own[1:, 2].tolist() == [0, 0]
+    own.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in heads.parameters())
+
+
+def test_samples_stand_behind_a_batch() -> None:
+    kept = Samples(torch.ones(1, 1), torch.tensor([2]), torch.tensor([0]))
+    joined = kept.after(torch.zeros(2, 1), torch.tensor([0, 1]), task=3)
+    assert [each.flatten().tolist() for each in joined] == [[0, 0, 1], [0, 1, 2], [3, 3, 0]]
+
+
+def test_a_buffer_tells_where_it_put_the_samples() -> None:
+    torch.manual_seed(0)
+    for buffer in (ClassBalancedBuffer(SCENARIO, per_class=2), ReservoirBuffer(SCENARIO, 6, answers=True)):
+        buffer.add(numbered(0, 10, 0))
+        taken = buffer.add(numbered(1, 10, 10))
+        assert sorted(taken.tolist()) == (buffer.tasks[: len(buffer)] == 1).nonzero().flatten().tolist()

@@ -22,7 +22,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lwf", "gpm", "sgp", "spg-plus"])
+@pytest.mark.parametrize(
+    "name", ["lwf", "gpm", "sgp", "spg-plus", "mas", "er", "der-plus", "mir", "gem", "icarl", "mer"]
+)
 def test_protected_methods_keep_clearly_more_than_ncl(name: str, plain: float, tmp_path: Path) -> None:
     """By five points; chance is 50 percent."""
     assert left(name, tmp_path) > max(plain + 5, 65)

@@ -15,7 +15,7 @@ from softmask.experiments.report.tables import as_json as table_as_json
 from softmask.experiments.report.tables import cell_text, print_table
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.experiments.sequences import SEQUENCES, sequence_facts
-from softmask.learning.method import BackboneMismatch, Method
+from softmask.learning.method import FAMILIES, BackboneMismatch, Method
 from softmask.learning.registry import METHODS
 from softmask.learning.settings import as_text, settings_card, shown
 
@@ -50,11 +50,21 @@ def methods(
     if name is not None:
         _print_card(name, as_json)
         return
-    rows: list[tuple[Cell, ...]] = [
-        (name, (kind := METHODS.load(name)).title, needed(kind), METHODS.entry(name).card.partition("\n")[0])
-        for name in METHODS.names()
-    ]
-    _print(Table("Methods", ("name", "in the paper", "backbone", "idea"), rows), as_json)
+    columns = ("name", "in the paper", "old data kept", "grows with tasks", "other data", "backbone", "idea")
+    rows: dict[str, list[tuple[Cell, ...]]] = {family: [] for family in FAMILIES}
+    for name in METHODS.names():
+        method, idea = METHODS.load(name), METHODS.entry(name).card.partition("\n")[0]
+        uses = method.uses(method.Settings())
+        used = (uses.old_data, uses.growth, uses.other_data)
+        rows[method.family].append((name, method.title, *used, needed(method), idea))
+    if as_json:
+        listed = [(family, *row) for family, members in rows.items() for row in members]
+        _print(Table("Methods", ("family", *columns), listed), as_json)
+        return
+    for family, members in rows.items():
+        if members:
+            told = [tuple(cell or None for cell in row) for row in members]
+            _print(Table(f"{family.capitalize()}: {FAMILIES[family]}", columns, told), as_json)
 
 
 def needed(method: type[Method]) -> str:

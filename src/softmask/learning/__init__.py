@@ -10,12 +10,13 @@ from softmask.learning.capacity import blocked_shares
 from softmask.learning.distilling import DistillingMethod
 from softmask.learning.evaluation import accuracy, evaluating
 from softmask.learning.fit import DivergedError, Fit, Fitter
-from softmask.learning.method import BackboneMismatch, Cost, Facts, Method, Step, sgd_with_two_rates
+from softmask.learning.method import BackboneMismatch, Cost, Facts, Method, Step, Uses, sgd_with_two_rates
 from softmask.learning.networks import Backbone, Block
 from softmask.learning.penalty import QuadraticPenaltyMethod
 from softmask.learning.per_parameter import PerParameter
 from softmask.learning.registry import METHODS, register
 from softmask.learning.replay import ClassBalancedBuffer, ReplayBuffer, ReservoirBuffer
+from softmask.learning.replaying import ReplayMethod
 from softmask.learning.scenario import NetworkConfig, Scenario
 from softmask.learning.seeds import Draws, Seeds, derive
 from softmask.learning.settings import new_field, require_above_zero, require_not_negative, require_share, search
@@ -44,6 +45,7 @@ __all__ = [
     "PerParameter",
     "QuadraticPenaltyMethod",
     "ReplayBuffer",
+    "ReplayMethod",
     "ReservoirBuffer",
     "Scenario",
     "Seeds",
@@ -51,6 +53,7 @@ __all__ = [
     "Task",
     "TaskSequence",
     "Training",
+    "Uses",
     "accuracy",
     "blocked_shares",
     "derive",

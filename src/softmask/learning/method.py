@@ -73,12 +73,45 @@ class Cost:
     """A remark, for example what grows with the number of tasks."""
 
 
+FAMILIES = {
+    "reference": "what is reached without a method against forgetting, or without a sequence of tasks",
+    "regularisation": "a term of the loss keeps weights, or answers, near those of before",
+    "projection": "updates are turned or scaled by what is known of the inputs or gradients of old tasks",
+    "parameter isolation": "each task has parameters of its own, which later tasks leave alone",
+    "replay": "samples of old tasks, kept or generated, are used again",
+    "soft-masking": "the update of each parameter is scaled by how little it matters to old tasks",
+    "other": "methods of other packages that name no family",
+}
+"""How a method keeps what was learned, in the order of `softmask list methods`."""
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What a method may use beside the present task and one network; tables rank like with like."""
+
+    old_data: str = ""
+    """Data of earlier tasks, or a generator of such; empty: none."""
+    growth: str = ""
+    """Parts, beside the heads, of which every task adds some; empty: the state stays as large as it is."""
+    other_data: str = ""
+    """Data that belong to no task; empty: none."""
+
+
 class Method(nn.Module):
     """One continual learner. All that it remembers is in `state_dict()`."""
 
     Settings: ClassVar[type] = NoSettings
     title: ClassVar[str]
     """Its name in the paper's tables."""
+    family: ClassVar[str] = "other"
+    """One of `FAMILIES`."""
+    keeps_old_data: ClassVar[str] = ""
+    """The data of earlier tasks, or the generator of such, that it keeps: "500 images". Empty: none. A method that
+    keeps as many as its settings say overrides `uses`."""
+    grows_with_tasks: ClassVar[str] = ""
+    """Parts, beside the heads, of which every task adds some: "masks". Empty: none."""
+    other_data: ClassVar[str] = ""
+    """Data that belong to no task, as unlabelled images from elsewhere. Empty: none."""
     default_dropout: ClassVar[tuple[float, float] | None] = (0.0, 0.0)
     """Dropout rates of a run (`drop1`, `drop2`) unless they are set: those of the method's authors, or none. None means
     the rates that Konishi et al. published for each sequence, which were searched for SPG."""
@@ -271,6 +304,11 @@ class Method(nn.Module):
     def name_of_draws(self) -> str:
         """Whose draws `own_randomness` gives. A method that extends another may draw as that one does."""
         return type(self).__name__
+
+    @classmethod
+    def uses(cls, settings: Any) -> Uses:
+        """What it may use with these settings, beside the present task and one network."""
+        return Uses(cls.keeps_old_data, cls.grows_with_tasks, cls.other_data)
 
     @classmethod
     def cost(cls, scenario: Scenario) -> Cost:

@@ -18,7 +18,7 @@ from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from softmask.errors import SoftmaskError, UnknownName
-from softmask.learning.method import Method
+from softmask.learning.method import FAMILIES, Method
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -127,6 +127,8 @@ def register(name: str) -> Callable[[Class], Class]:
 
     def remember(method: Class) -> Class:
         _require_settings_of_defaults(method)
+        if method.family not in FAMILIES:
+            raise SoftmaskError(f"method {name!r}: its family is one of {', '.join(FAMILIES)}, not {method.family!r}")
         if "title" not in vars(method):  # one that was inherited is that of another method
             method.title = name
         for other in METHODS.found():

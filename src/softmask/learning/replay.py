@@ -6,7 +6,7 @@ In such a batch every sample is judged by its own task's head.
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,21 @@ from torch import Tensor, nn
 
 from softmask.learning.scenario import Scenario
 from softmask.learning.task import Batches, Task
+
+
+class Samples(NamedTuple):
+    """Samples of several tasks."""
+
+    images: Tensor
+    labels: Tensor
+    tasks: Tensor
+
+    def after(self, images: Tensor, labels: Tensor, task: int) -> Samples:
+        """These samples behind a batch of one task."""
+        first = torch.full_like(labels, task)
+        return Samples(
+            torch.cat([images, self.images]), torch.cat([labels, self.labels]), torch.cat([first, self.tasks])
+        )
 
 
 class ReplayBuffer(nn.Module):
@@ -38,8 +53,11 @@ class ReplayBuffer(nn.Module):
     def capacity(self) -> int:
         return len(self.labels)
 
-    def add(self, task: Task) -> None:
-        """Keep some of the task's training samples, normalised, drawn from torch's global generator."""
+    def add(self, task: Task) -> Tensor:
+        """Keep some of the task's training samples, normalised, drawn from torch's global generator.
+
+        Returns the places where they are now.
+        """
         raise NotImplementedError
 
     def put(self, places: slice | Tensor, task: Task, chosen: Tensor) -> None:
@@ -50,10 +68,15 @@ class ReplayBuffer(nn.Module):
         )
         self.labels[places], self.tasks[places] = train.labels[chosen].to(self.labels.device), task.id
 
-    def draw(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Images, labels and tasks of `size` samples without replacement, or of all where there are fewer."""
-        chosen = torch.randperm(len(self), generator=generator)[:size].to(self.images.device)
-        return self.images[chosen], self.labels[chosen], self.tasks[chosen]
+    def pick(self, size: int, generator: torch.Generator) -> Tensor:
+        """The places of `size` samples drawn without replacement, or of all where there are fewer."""
+        return torch.randperm(len(self), generator=generator)[:size].to(self.images.device)
+
+    def at(self, places: Tensor) -> Samples:
+        return Samples(self.images[places], self.labels[places], self.tasks[places])
+
+    def draw(self, size: int, generator: torch.Generator) -> Samples:
+        return self.at(self.pick(size, generator))
 
 
 class ClassBalancedBuffer(ReplayBuffer):
@@ -63,39 +86,47 @@ class ClassBalancedBuffer(ReplayBuffer):
         super().__init__(per_class * sum(scenario.classes), scenario.input_shape)
         self.per_class = per_class
 
-    def add(self, task: Task) -> None:
+    def add(self, task: Task) -> Tensor:
+        before = len(self)
         for label in range(task.classes):
             members = (task.train.labels == label).nonzero().flatten()
             chosen = members[torch.randperm(len(members))[: self.per_class]]
             self.put(slice(len(self), len(self) + len(chosen)), task, chosen)
             self.count += len(chosen)
+        return torch.arange(before, len(self))
 
 
 class ReservoirBuffer(ReplayBuffer):
     """At most `budget` samples in all, uniform over the training samples seen so far (Vitter, 1985, algorithm R).
 
-    The memory stays the same however many tasks come; each new task takes places from the old ones.
+    The memory stays the same however many tasks come; each new task takes places from the old ones. With `answers`,
+    there is room beside each sample for the logits of its own head, at the front of a row.
     """
 
     seen: Tensor
+    answers: Tensor
 
-    def __init__(self, scenario: Scenario, budget: int) -> None:
+    def __init__(self, scenario: Scenario, budget: int, *, answers: bool = False) -> None:
         super().__init__(budget, scenario.input_shape)
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        if answers:
+            self.register_buffer("answers", torch.zeros(budget, max(scenario.classes)))
 
-    def add(self, task: Task) -> None:
+    def add(self, task: Task) -> Tensor:
         before, filled = int(self.seen), len(self)
         uniform = torch.rand(task.train.count, dtype=torch.float64).tolist()
-        places: dict[int, int] = {}
+        taken: dict[int, int] = {}
         for sample, drawn in enumerate(uniform):
             # Sample n of the stream takes one of n places at random; those beyond the budget do not exist.
             place = filled if filled < self.capacity else int(drawn * (before + sample + 1))
             if place < self.capacity:
-                places[place] = sample
+                taken[place] = sample
                 filled = max(filled, place + 1)
-        self.put(torch.tensor([*places], dtype=torch.int64), task, torch.tensor([*places.values()], dtype=torch.int64))
+        places, chosen = (torch.tensor([*each], dtype=torch.int64) for each in (taken.keys(), taken.values()))
+        self.put(places, task, chosen)
         self.seen += task.train.count
         self.count.fill_(filled)
+        return places
 
 
 def own_head_logits(heads: nn.ModuleList, features: Tensor, tasks: Tensor) -> Tensor:
@@ -110,6 +141,15 @@ def places(heads: nn.ModuleList, tasks: Tensor, labels: Tensor) -> Tensor:
     """Where each sample's label stands among the logits of all heads."""
     sizes = _sizes(heads, tasks.device)
     return (sizes.cumsum(0) - sizes)[tasks] + labels
+
+
+def own_logits(heads: nn.ModuleList, logits: Tensor, tasks: Tensor) -> Tensor:
+    """From the logits of all heads those of each sample's own, at the front of a row; behind them zeros."""
+    sizes = _sizes(heads, tasks.device)
+    widest = torch.arange(int(sizes.max()), device=tasks.device)
+    columns = (sizes.cumsum(0) - sizes)[tasks].unsqueeze(1) + widest
+    beyond = widest >= sizes[tasks].unsqueeze(1)
+    return logits.gather(1, columns.clamp(max=logits.size(1) - 1)).masked_fill(beyond, 0)
 
 
 def mixed_loss(heads: nn.ModuleList, features: Tensor, tasks: Tensor, labels: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from softmask.learning import (
     Scenario,
     Step,
     Task,
+    Uses,
     evaluating,
     new_field,
     register,
@@ -44,6 +45,7 @@ from softmask.learning.replay import mixed_loss
 @register("a-gem")
 class AGEM(Method):
     title = "A-GEM"
+    family = "replay"
     needs_sgd = True
     moves_old_heads = True
     not_in_snapshot = ("memory",)
@@ -97,6 +99,12 @@ class AGEM(Method):
     def end_task(self, task: Task) -> None:
         with self.own_randomness(task):
             self.memory.add(task)
+
+    @classmethod
+    def uses(cls, settings: Settings) -> Uses:
+        if settings.budget is not None:
+            return Uses(old_data=f"{settings.budget} images")
+        return Uses(f"{settings.per_class} images a class", growth="images") if settings.per_class else Uses()
 
     @classmethod
     def cost(cls, scenario: Scenario) -> Cost:

@@ -59,6 +59,7 @@ NORM_EPSILON = 1e-6
 @register("cat")
 class CAT(HAT):
     title = "CAT"
+    grows_with_tasks = "gates, second heads"
     never_forgets = False
 
     @dataclass(frozen=True)

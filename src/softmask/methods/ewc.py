@@ -42,6 +42,7 @@ from softmask.learning.task import avoid_singleton_batch
 @register("ewc")
 class EWC(QuadraticPenaltyMethod):
     title = "EWC"
+    family = "regularisation"
     default_dropout: ClassVar[tuple[float, float] | None] = (0.2, 0.5)
     dropout_source = "the authors of HAT, for this AlexNet"
     clip = 100.0

@@ -1,4 +1,4 @@
-"""EWC-GI: EWC's penalty with SPG's importance.
+"""EWC-GI: EWC's penalty with SPG's importance, measured from gradients.
 
 Separates the choice of importance from the way it acts: the penalty of EWC, weighted by SPG's accumulated
 gradient-based importance, measured through old heads too. Source: Konishi et al., ICML 2023, section 4.

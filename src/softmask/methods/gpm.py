@@ -46,6 +46,7 @@ MOST = 0.999
 @register("gpm")
 class GPM(Method):
     title = "GPM"
+    family = "projection"
     needs_sgd = True
     default_dropout = (0.2, 0.5)
     dropout_source = "the authors' code, for this AlexNet"

@@ -45,6 +45,8 @@ COSH_LIMIT = 50.0
 @register("hat")
 class HAT(Method):
     title = "HAT"
+    family = "parameter isolation"
+    grows_with_tasks = "gates"
     default_dropout = (0.2, 0.5)
     dropout_source = "the authors of HAT, for this AlexNet"
     needs_blocks = True

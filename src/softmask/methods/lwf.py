@@ -31,6 +31,7 @@ from softmask.learning import (
 @register("lwf")
 class LwF(DistillingMethod):
     title = "LwF"
+    family = "regularisation"
     default_dropout = (0.2, 0.5)
     dropout_source = "the authors of HAT, for this AlexNet"
 

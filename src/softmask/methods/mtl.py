@@ -38,6 +38,8 @@ from softmask.learning.task import sample_digest
 @register("mtl")
 class MTL(Method):
     title = "MTL"
+    family = "reference"
+    keeps_old_data = "all images"
     default_dropout = None
     dropout_source = "searched for SPG on each sequence and published by Konishi et al."
 

@@ -18,6 +18,7 @@ from softmask.learning import Method, register, require_above_zero, search
 @register("ncl")
 class NCL(Method):
     title = "NCL"
+    family = "reference"
     default_dropout = None
     dropout_source = "searched for SPG on each sequence and published by Konishi et al."
 

@@ -19,6 +19,8 @@ from softmask.learning.device import random_apart
 @register("one")
 class ONE(Method):
     title = "ONE"
+    family = "reference"
+    grows_with_tasks = "networks"
     default_dropout = None
     dropout_source = "searched for SPG on each sequence and published by Konishi et al."
     never_forgets = True

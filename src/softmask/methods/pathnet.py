@@ -60,6 +60,8 @@ WIDTHS = tuple(step / 1000 for step in range(1, 1001))
 @register("pathnet")
 class PathNet(Method):
     title = "PathNet"
+    family = "parameter isolation"
+    grows_with_tasks = "paths"
     needs_blocks = True
     never_forgets = True
     not_in_snapshot = ("columns",)

@@ -32,6 +32,8 @@ EXPANSIONS = tuple(step / 20 for step in range(1, 101))
 @register("pgn")
 class PGN(Method):
     title = "PGN"
+    family = "parameter isolation"
+    grows_with_tasks = "columns"
     needs_blocks = True
     never_forgets = True
     not_in_snapshot = ("columns", "adapters")

@@ -37,6 +37,7 @@ from softmask.learning.per_parameter import blocks, gradients_of
 @register("si")
 class SI(QuadraticPenaltyMethod):
     title = "SI"
+    family = "regularisation"
     stiffness_of_strength = 2.0  # the penalty has no one half
 
     @dataclass(frozen=True)

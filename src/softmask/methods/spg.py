@@ -1,4 +1,4 @@
-"""SPG: soft-masking of parameter-level gradient flow.
+"""SPG: a soft mask, the more important a parameter is to old tasks, the less it moves.
 
 Scales the gradient of each parameter of the backbone by one minus its accumulated importance to old tasks, and that of
 the current head by one minus the average importance. Source: Konishi et al., ICML 2023, equations 1 to 7.
@@ -28,6 +28,7 @@ from softmask.learning.capacity import cross_head_facts
 @register("spg")
 class SPG(Method):
     title = "SPG"
+    family = "soft-masking"
     default_dropout = None
     dropout_source = "searched for SPG on each sequence and published by Konishi et al."
     head_clip = 1e4  # the authors clip the heads' gradients, and only those; it never comes to bear

@@ -1,4 +1,4 @@
-"""SPG-FI: SPG's masks with EWC's importance.
+"""SPG-FI: SPG's masks with EWC's importance, the Fisher information.
 
 The mirror image of EWC-GI: gradients are masked as in SPG, by an importance that comes from EWC's Fisher information.
 Source: Konishi et al., ICML 2023, section 4.

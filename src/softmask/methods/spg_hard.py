@@ -1,4 +1,4 @@
-"""SPG with a hard mask.
+"""SPG with a hard mask: a parameter is either frozen or free.
 
 SPG with one thing changed: a parameter whose accumulated importance lies above a threshold is blocked, any other is
 free. Source: Konishi et al., ICML 2023, ablation study, which takes the best of four thresholds for each dataset.

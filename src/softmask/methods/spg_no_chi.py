@@ -1,4 +1,4 @@
-"""SPG without cross-head importance.
+"""SPG without cross-head importance, which the old heads give to parameters.
 
 SPG with one thing left out: importance is measured through the task's own head only, so that parameters which old heads
 could still use well are less protected. Source: Konishi et al., ICML 2023, ablation study.

@@ -1,4 +1,4 @@
-"""SPG without soft-masking of the head.
+"""SPG without soft-masking of the head, which then learns at the full rate.
 
 SPG with one thing left out: the present head learns at full speed while the backbone is held back. Source: Konishi et
 al., ICML 2023, ablation study.

@@ -59,6 +59,8 @@ HEAD = "head"
 @register("supsup")
 class SupSup(Method):
     title = "SupSup"
+    family = "parameter isolation"
+    grows_with_tasks = "masks"
     needs_layers = True
     never_forgets = True
     not_in_snapshot = ("masks", "backbone")

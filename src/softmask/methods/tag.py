@@ -44,6 +44,8 @@ FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.99, 1e-8
 @register("tag")
 class TAG(Method):
     title = "TAG"
+    family = "projection"
+    grows_with_tasks = "gradient moments"
     not_in_snapshot = ("past_directions", "past_seconds")
 
     @dataclass(frozen=True)

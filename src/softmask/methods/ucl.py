@@ -58,6 +58,7 @@ WeightedLayer = nn.Conv2d | nn.Linear
 @register("ucl")
 class UCL(Method):
     title = "UCL"
+    family = "regularisation"
     default_dropout = (0.25, 0.5)
     dropout_source = "the authors' code for CIFAR-100: convolutions and linear layers"
     clip = 100.0

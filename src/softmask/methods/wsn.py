@@ -54,6 +54,8 @@ from softmask.learning.unit_gates import keep_only
 @register("wsn")
 class WSN(Method):
     title = "WSN"
+    family = "parameter isolation"
+    grows_with_tasks = "masks"
     default_dropout = (0.2, 0.5)
     dropout_source = "the authors' code, for this AlexNet"
     needs_layers = True

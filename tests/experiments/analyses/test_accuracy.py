@@ -284,6 +284,28 @@ def test_the_best_of_each_sequence_is_ranked(tmp_path: Path) -> None:
     assert ranks == {"ONE": None, "NCL": None, "HAT": 2, "SPG": 1}
 
 
+def test_methods_that_keep_old_data_are_ranked_apart_and_come_last(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    kept = {"settings.per_class": 0}
+    for name, given, last in (("ncl", {}, 0.5), ("spg", {}, 0.7), ("a-gem", {}, 0.9), ("a-gem", kept, 0.6)):
+        stored(store, config(name, changes=given), {0: {0: 0.9}, 1: {0: last, 1: last}})
+    found = made.rows(accuracy(store.runs()))
+    told = [(each["method"], each["old data kept"], each["grows with tasks"], each["ACC"].rank) for each in found]
+    assert told == [
+        ("NCL", None, None, None),
+        ("A-GEM", None, None, 2),  # an empty buffer keeps nothing
+        ("SPG", None, None, 1),
+        ("A-GEM", "13 images a class", "images", None),
+    ]
+    assert "other data" not in found[0], "nobody uses any"
+    by_sequence = made.rows(accuracy_by_sequence(store.runs()))
+    assert {each["method"]: each["C-10"].rank for each in by_sequence if not each["changed"]} == {
+        "NCL": None,
+        "SPG": 1,
+        "A-GEM": None,
+    }
+
+
 def test_the_caption_promises_only_what_is_there(tmp_path: Path) -> None:
     store = Store(tmp_path)
     stored(store, make_config("spg", "D-5"), LEARNED)

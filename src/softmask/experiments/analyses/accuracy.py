@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from softmask.experiments.analyses.grouping import (
     LABELS,
+    RANKED_APART,
     REFERENCE,
     UNRANKED,
     Group,
     gathered,
     reference_settings,
+    sequence_order,
     setting,
 )
 from softmask.experiments.analyses.table import INTERVALS, Cell, Row, Table, Value, slope, with_ranks
@@ -32,35 +34,46 @@ References = Mapping[str, Mapping[str, float]]
 """Accuracy of ONE by the name of the task, for each setting."""
 TEST_IMAGES = 100
 """Assumed size of a task's test set where the paper does not give it."""
+ALLOWED = ("old data kept", "grows with tasks", "other data")
+"""Columns that say what a method may use."""
 
 
 def accuracy(runs: Iterable[StoredRun], published: Published = PAPER) -> Table:
-    """One row for each method, sequence, training and setting, averaged over seeds."""
+    """One row for each method, sequence, training and setting, averaged over seeds.
+
+    In each sequence, methods that keep old data or use other data follow those that do not.
+    """
     runs = gathered(runs)
     alone = references(runs)
-    rows = [_row(group, alone, runs.lost(group), published) for group in runs.groups]
-    _rank(runs.groups, rows)
-    without_id = any(row[8] is not None for row in rows)
-    shown: list[Row] = [*map(tuple, rows), *_not_run_here(runs.groups, published)]
+    groups = sorted(runs.groups, key=lambda group: (sequence_order(group.sequence), _standing(group)))
+    rows = [_row(group, alone, runs.lost(group), published) for group in groups]
+    _rank(groups, rows)
+    shown: list[Row] = [*map(tuple, rows), *_not_run_here(groups, published)]
     beside = [f"{published.name} {name}" for name in FORMULAS]
-    kept = [name for i, name in enumerate(beside, -len(beside)) if any(row[i] is not None for row in shown)]
+    columns = (*LABELS, "seeds", *FORMULAS, NO_ID, *beside, *ALLOWED)
+    filled = Table("", columns, shown).without_empty_columns().columns
     caption = "Accuracy and transfer on the test sets, in percent"
-    if kept:
+    if set(beside) & set(filled):
         caption += ", beside the paper's" if published is PAPER else f", beside those of {published.name}"
     notes = [f"{name} = {formula}" for name, formula in FORMULAS.items()]
-    if without_id:
+    if NO_ID in filled:
         notes.append(f"{NO_ID} = {NO_ID_FORMULA}.")
-    if any(row[6] is not None for row in shown):
+    if "FWT" in filled:
         notes.append(
             "FWT compares with ONE, matched by task, from runs with the same seeds, network and training; learning "
             "and dropout rates that are a method's own may differ."
         )
     if any(isinstance(row[5], Value) and row[5].rank for row in shown):
         notes.append("The best ACC of each sequence and training is bold, the second underlined.")
-    columns = (*LABELS, "seeds", *FORMULAS, NO_ID, *beside)
+        if any(any(_standing(group)) for group in groups):
+            notes.append(RANKED_APART)
     table = Table(caption, columns, shown, notes, labels=2)
-    kept += [name for name in columns if name not in (NO_ID, *beside) or (name == NO_ID and without_id)]
-    return table.select([name for name in columns if name in kept])
+    return table.select([name for name in columns if name in filled or name not in (NO_ID, *beside, *ALLOWED)])
+
+
+def _standing(group: Group) -> tuple[bool, bool]:
+    """References stand with those that use no more data, whatever they use."""
+    return (False, False) if group.title in UNRANKED else group.extra_data
 
 
 def _row(group: Group, alone: References, lost: int, published: Published) -> list[Cell]:
@@ -70,7 +83,9 @@ def _row(group: Group, alone: References, lost: int, published: Published) -> li
     theirs = [
         published.get(name, group.title, group.config.sequence) if group.as_published else None for name in FORMULAS
     ]
-    return [*group.label, len(group.runs), *ours.values(), group.over_seeds(run_without_id), *theirs]
+    allowed = [told or None for told in (group.uses.old_data, group.uses.growth, group.uses.other_data)]
+    without_id = group.over_seeds(run_without_id)
+    return [*group.label, len(group.runs), *ours.values(), without_id, *theirs, *allowed]
 
 
 def run_without_id(run: StoredRun) -> float | None:
@@ -78,11 +93,11 @@ def run_without_id(run: StoredRun) -> float | None:
 
 
 def _rank(groups: Sequence[Group], rows: Sequence[list[Cell]]) -> None:
-    """Best and second best ACC among continual learners of one kind."""
+    """Best and second best ACC among continual learners of one kind that may use the same."""
     kinds: dict[object, list[list[Cell]]] = {}
     for group, row in zip(groups, rows, strict=True):
         if group.title not in UNRANKED:
-            kinds.setdefault(group.kind, []).append(row)
+            kinds.setdefault((group.kind, group.extra_data), []).append(row)
     for members in kinds.values():
         cells = with_ranks([row[5] for row in members])
         for row, cell in zip(members, cells, strict=True):
@@ -92,8 +107,16 @@ def _rank(groups: Sequence[Group], rows: Sequence[list[Cell]]) -> None:
 def _not_run_here(groups: Sequence[Group], published: Published) -> list[Row]:
     """Systems of a file of published numbers that the store lacks."""
     here = {(group.sequence, group.title) for group in groups}
+    nothing = [None] * len(ALLOWED)
     return [
-        (sequence, title, "published", *[None] * 6, *(published.get(name, title, sequence) for name in FORMULAS))
+        (
+            sequence,
+            title,
+            "published",
+            *[None] * 6,
+            *(published.get(name, title, sequence) for name in FORMULAS),
+            *nothing,
+        )
         for sequence, title in published.systems()
         if (sequence, title) not in here
     ]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from softmask.experiments.analyses.accuracy import References, measures, over_seeds, references, with_chance_note
 from softmask.experiments.analyses.comparisons import identity_notes
 from softmask.experiments.analyses.grouping import (
+    RANKED_APART,
     UNRANKED,
     Group,
     Runs,
@@ -71,7 +72,8 @@ def _table(runs: Iterable[StoredRun], measure: str, caption: str, wanted: Wanted
     labelled = _rows(groups, training_of)
     cells = {label: _cells(row, measure, alone, runs, published) for label, row in labelled.items()}
     shown = _with_averages(sorted({group.sequence for group in groups}, key=sequence_order), cells)
-    _rank(cells, shown)
+    extra = {label: next(iter(row.values())).extra_data for label, row in labelled.items()}
+    _rank(cells, shown, extra)
     missing = _missing(begun, labelled, training_of)
     shown += sorted({sequence for found in missing.values() for sequence in found} - set(shown), key=sequence_order)
     rows: list[Row] = [
@@ -81,7 +83,8 @@ def _table(runs: Iterable[StoredRun], measure: str, caption: str, wanted: Wanted
         )
         for label in sorted({**labelled, **missing}, key=lambda label: (method_order(label[0]), label[1:]))
     ]
-    notes = [*_notes(measure, cells, shown), *_settings_notes(labelled, begun, training_of)]
+    apart = [RANKED_APART] if any(any(extra[label]) for label in extra if label[0] not in UNRANKED) else []
+    notes = [*_notes(measure, cells, shown), *apart, *_settings_notes(labelled, begun, training_of)]
     return Table(f"{caption}, by sequence", ("method", "training", "changed", *shown), rows, notes)
 
 
@@ -210,9 +213,13 @@ def _average(values: Sequence[Value]) -> Value:
     )
 
 
-def _rank(cells: Mapping[Label, Cells], columns: Sequence[str]) -> None:
-    for training in {label[1] for label in cells}:
-        rows = [row for label, row in cells.items() if label[1] == training and label[0] not in UNRANKED]
+def _rank(cells: Mapping[Label, Cells], columns: Sequence[str], extra: Mapping[Label, tuple[bool, bool]]) -> None:
+    """Among runs trained alike, of methods that may use the same."""
+    alike: dict[tuple[object, ...], list[Cells]] = {}
+    for label, row in cells.items():
+        if label[0] not in UNRANKED:
+            alike.setdefault((label[1], extra[label]), []).append(row)
+    for rows in alike.values():
         for column in columns:
             members = [row for row in rows if column in row]
             for row, cell in zip(members, with_ranks([row[column] for row in members]), strict=True):

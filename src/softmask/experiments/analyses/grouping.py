@@ -7,6 +7,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +18,7 @@ from softmask.experiments.paper import paper_tables
 from softmask.experiments.runs.config import RunConfig, default_network
 from softmask.experiments.runs.store import StoredRun
 from softmask.experiments.sequences import sequence_facts
+from softmask.learning.method import Uses
 from softmask.learning.registry import METHODS
 from softmask.learning.scenario import NetworkConfig
 from softmask.learning.training import PRESETS, Training
@@ -27,6 +29,7 @@ IDENTITY = ("name", "norm", "weights")
 LABELS = ("sequence", "method", "training", "changed")
 UNRANKED = ("MTL", "ONE")
 """Not continual learning: shown in brackets and never ranked."""
+RANKED_APART = "Methods that keep old data, or use other data, are ranked apart from those that do not."
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,18 @@ class Group:
     def kind(self) -> tuple[str, str, float]:
         """Groups of one kind may be compared; another width is another network."""
         return self.sequence, self.training, self.config.network.width
+
+    @cached_property
+    def uses(self) -> Uses:
+        """Empty for a method that is not installed here."""
+        with suppress(UnknownName):
+            return METHODS.load(self.config.method).uses(self.config.method_settings())
+        return Uses()
+
+    @property
+    def extra_data(self) -> tuple[bool, bool]:
+        """Whether it keeps old data, and whether it uses other data: only those alike in both are ranked together."""
+        return bool(self.uses.old_data), bool(self.uses.other_data)
 
     @property
     def usual_width(self) -> bool:
