@@ -18,6 +18,7 @@ from softmask.learning.task import Task
 from softmask.learning.training import Training
 from softmask.methods.cat import CAT
 from softmask.methods.hat import HAT
+from softmask.methods.packnet import PackNet
 from softmask.methods.pathnet import PathNet
 from softmask.methods.pgn import PGN
 from softmask.methods.supsup import SupSup
@@ -35,7 +36,7 @@ from tests.methods.isolation import (
     small_scenario,
 )
 
-NEVER_FORGET: list[type[Method]] = [HAT, WSN, SupSup, PGN, PathNet]
+NEVER_FORGET: list[type[Method]] = [HAT, WSN, SupSup, PGN, PathNet, PackNet]
 ALL: list[type[Method]] = [*NEVER_FORGET, CAT]
 tasks = [random_task(index) for index in range(3)]
 
@@ -67,7 +68,8 @@ def test_restored_state_has_the_best_loss_to_the_bit(kind: type[Method]) -> None
     method = made(kind)
     for task in tasks[:2]:
         losses = learn(method, task, Training(lr=0.1, epochs=4, batch=16, schedule="cosine"))
-        assert validate(method, task)[0] == min(losses)
+        last = losses[-2:] if kind is PackNet else losses  # its second phase, of half the epochs
+        assert validate(method, task)[0] == min(last)
         method.end_task(task)
 
 
