@@ -112,6 +112,8 @@ def test_restoring_undoes_whatever_training_may_have_done(kind: type[Method]) ->
         ("pgn", {"expansion": 0}, r"\bexpansion\b"),
         ("pathnet", {"active": 17}, "a path cannot take 17 of 16 modules"),
         ("pathnet", {"generations": 0}, r"\bgenerations\b"),
+        ("packnet", {"pruned": 1.0}, r"\bpruned\b"),
+        ("packnet", {"retrain_epochs": 1.5}, r"\bretrain_epochs\b"),
         ("cat", {"steepness": 0}, r"\bsteepness\b"),
         ("cat", {"attention_heads": 0}, r"\battention_heads\b"),
     ],

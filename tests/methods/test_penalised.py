@@ -61,6 +61,8 @@ from tests.learning.toys import random_scenario, random_task
         ("mer", {"gamma": 1.5}, r"\bgamma\b"),
         ("mer", {"replay_steps": 0}, r"\breplay_steps\b"),
         ("gem", {"margin": -0.5}, r"\bmargin\b"),
+        ("trgp", {"relation": 1.5}, r"\brelation\b"),
+        ("trgp", {"regions": 0}, r"\bregions\b"),
         ("spg-plus", {"answers": -1.0}, r"\banswers\b"),
         ("spg-plus", {"mask": 1.5}, r"\bmask\b"),
         ("spg-plus", {"settings.lr": 0.0}, r"\blr\b"),

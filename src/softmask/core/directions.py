@@ -86,6 +86,23 @@ def new_directions(basis: Tensor, moment: Tensor, threshold: float) -> tuple[Ten
     return vectors * new[:, None], values * new
 
 
+def task_directions(basis: Tensor, moment: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """The task's own directions (Lin et al., ICLR 2022), old ones and new ones, for a square moment of one group.
+
+    Directions within the basis and outside of it stand in one order by the task's energy along them; the first count
+    until their share of the energy reaches the threshold. Columns that do not count are zero.
+    """
+    width = moment.shape[1]
+    free = torch.eye(width, dtype=moment.dtype) - basis
+    (old_energy, old), (new_energy, new) = (eigen(part @ moment @ part, square=True) for part in (basis, free))
+    energy = torch.cat([old_energy, new_energy], 1)[0]
+    order = energy.argsort(descending=True, stable=True)
+    before = energy[order].cumsum(0) - energy[order]
+    counts = torch.zeros_like(energy)
+    counts[order] = ((before / width < threshold) & (energy[order] > NOISE * width)).to(energy.dtype)
+    return old * counts[:width], new * counts[width:]
+
+
 def with_scaled_basis(used: Tensor | None, moment: Tensor, threshold: float, alpha: float) -> Tensor:
     """Scaled gradient projection (Saha and Roy, AAAI 2023): V diag(importance) V^T, for a square moment.
 

@@ -168,7 +168,8 @@ class SubspaceMask:
     def _taken(self, values: Tensor) -> Tensor:
         return taken(values, self.rule, self.strength)
 
-    def _with_task(self, used: Tensor | None, moment: Tensor) -> Tensor:
+    def _with_task(self, name: str, used: Tensor | None, moment: Tensor) -> Tensor:
+        """The use of the layer (or other parameter) of this name with one more task."""
         return with_task(used, moment, self.rule, self.strength)
 
     def _made_once(self, name: str, part: tuple[int, ...], like: Tensor, make: Callable[[Tensor], Made]) -> Made:
@@ -209,7 +210,7 @@ class SubspaceMask:
         _require_measured(moments)
         moments |= {name: torch.ones((), dtype=torch.float64) for name in self._entries if name in trainable}
         for name in list(moments):
-            self.used[name] = self._with_task(self.used.get(name), moments.pop(name))
+            self.used[name] = self._with_task(name, self.used.get(name), moments.pop(name))
 
     def free(self) -> dict[str, float]:
         """The share of each layer (and other parameter) in which it may still move, from 0 to 1."""

@@ -5,7 +5,8 @@ retrained and frozen. Later tasks use them too and learn with the pruned ones. S
 Remembers between tasks: the number of the task that owns each weight, whatever the number of tasks.
 Equations: task u sees the weight W where 1 <= owner(W) <= u, and 0 elsewhere. After phase 1 of task t the share rho_t
 of the free weights of each layer, those with the smallest |W|, becomes 0; by default rho_t = (T - t) / (T - t + 1),
-which gives T tasks equal shares of the weights. Biases learn in the first task alone. Answers for old tasks stay to the bit.
+which gives T tasks equal shares of the weights. Biases learn in the first task alone.
+Promise: answers for old tasks stay the same, to the bit.
 Departures: plain SGD without momentum; free weights are drawn again before a task, as a new layer's are, where the
 authors' begin at 0; old tasks are evaluated on masked copies, where the authors' code overwrites the weights; each of
 the two phases has its own early stopping.
@@ -43,6 +44,7 @@ from softmask.learning.unit_gates import keep_only
 @register("packnet")
 class PackNet(Method):
     title = "PackNet"
+    family = "parameter isolation"
     needs_blocks = True
     never_forgets = True
     needs_sgd = True

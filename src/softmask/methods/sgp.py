@@ -51,7 +51,7 @@ class ScaledSubspaceMask(SubspaceMask):
     def _taken(self, values: Tensor) -> Tensor:
         return torch.where(values > NOISE, values, 0).clamp(max=1)
 
-    def _with_task(self, used: Tensor | None, moment: Tensor) -> Tensor:
+    def _with_task(self, name: str, used: Tensor | None, moment: Tensor) -> Tensor:
         if moment.dim() < 3:
-            return super()._with_task(used, moment)
+            return super()._with_task(name, used, moment)
         return with_scaled_basis(used, moment, self.strength, self.alpha)
