@@ -8,6 +8,7 @@ from torch import nn
 
 from softmask.core.statistics import unprotected_statistics
 from softmask.kernels.chain import needed_input, plain_chain
+from softmask.kernels.layers import Linear
 from softmask.learning.networks import Backbone, Block, alexnet, resnet18
 
 SHAPES = [(3, 32, 32), (1, 28, 28), (3, 64, 64), (1, 20, 26)]
@@ -19,6 +20,25 @@ def test_parameter_counts_are_the_papers(shape: tuple[int, int, int], count: int
         net = alexnet(shape)
     assert sum(parameter.numel() for parameter in net.parameters()) == count
     assert net.widths == (64, 128, 256, 2048, 2048)
+
+
+def test_batch_normalisation_is_that_of_the_batch_in_evaluation_too() -> None:
+    """Outputs 1 and 3: mean 2, deviation 1."""
+    block = Block(Linear(1, 1), 0.0, "batch").eval()
+    with torch.no_grad():
+        block.layer.weight.fill_(1.0)
+        block.layer.bias.fill_(5.0)
+    torch.testing.assert_close(block(torch.tensor([[1.0], [3.0]])), torch.tensor([[0.0], [1.0]]), rtol=0, atol=1e-5)
+    assert block(torch.tensor([[3.0], [1.0]]))[0].item() > 0.9, "an image's answer depends on those beside it"
+    assert not list(block.buffers()), "no running statistics"
+
+
+def test_a_normalised_network_has_one_normalisation_a_layer_and_reads_all_pixels() -> None:
+    net = alexnet((3, 32, 32), width=0.05, norm="batch")
+    assert sum(isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) for layer in net.plain_layers()) == 5
+    assert net.prepare(torch.zeros(2, 3, 32, 32)).shape == (2, 3, 32, 32), "pixels that no pool reads count in a mean"
+    x = torch.randn(6, 3, 32, 32)
+    torch.testing.assert_close(net.eval()(x), nn.Sequential(*net.plain_layers()).eval()(x), rtol=1e-4, atol=1e-5)
 
 
 def test_names_and_dropout() -> None:

@@ -12,7 +12,7 @@ from softmask.experiments.runs.run import build, load
 from softmask.experiments.runs.search_space import SearchPlan
 from softmask.learning.evaluation import accuracy, validate
 from softmask.learning.fit import Fit, Fitter
-from softmask.learning.method import Method, Step
+from softmask.learning.method import BackboneMismatch, Method, Step
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.task import Task
 from softmask.learning.training import Training
@@ -220,3 +220,11 @@ def test_a_rate_that_is_far_too_high_leaves_finite_weights(kind: type[Method]) -
     method.restore(fit.best)
     assert all(p.isfinite().all() for p in method.parameters())
     assert torch.equal(logits(method, tasks[0]), before)
+
+
+@pytest.mark.parametrize("name", ["hat", "wsn", "packnet", "pathnet"])
+def test_a_normalisation_over_the_batch_is_refused(name: str) -> None:
+    """Its parameters would be every task's."""
+    config = make_config(name, "D-5", preset="short", changes={"network.norm": "batch", "network.width": 1 / 16})
+    with pytest.raises(BackboneMismatch, match=r"network\.norm"):
+        build(config, load(config, None))

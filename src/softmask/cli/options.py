@@ -18,7 +18,9 @@ from softmask.storage.reading import parse_json
 Method = Annotated[str, typer.Option("--method", "-m", help="A method: see `softmask list methods`.")]
 Sequence = Annotated[str, typer.Option("--sequence", "-s", help="A task sequence: see `softmask list sequences`.")]
 Sequences = Annotated[list[str] | None, typer.Option("--sequences", "-s", help="As in `D-5,R-10`.")]
-PRESETS_IN_WORDS = "`paper`, `compare` for its level at less cost, or `short` for a CPU"
+PRESETS_IN_WORDS = (
+    "`paper`, `compare` for its level at less cost, `short` for a CPU, or `gpm` as GPM's authors train (on C-10-GPM)"
+)
 Preset = Annotated[str, typer.Option("--preset", "-p", help=f"How to train: {PRESETS_IN_WORDS}.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of class order, split, initial weights and batches.")]
 Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="Use only the first N tasks.")]

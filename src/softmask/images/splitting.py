@@ -115,6 +115,34 @@ def split_by_class(
     return make_sequence(name, made, train.shape, similar=False)
 
 
+def split_in_order(
+    train: LabelledImages,
+    test: LabelledImages,
+    *,
+    name: str,
+    tasks: int,
+    validation: float,
+    seeds: Seeds,
+    normalise: Normalisation,
+    class_names: Sequence[str],
+) -> TaskSequence:
+    """The classes in their own order, cut into `tasks` groups of equal size.
+
+    The share `validation` of a task's images is held out, whatever their classes. All parts are mixed: a network that
+    normalises by the statistics of a batch must not meet one class after the other.
+    """
+    train_rows, test_rows = train.rows_by_class(), test.rows_by_class()
+    made: list[tuple[Task, Batches]] = []
+    for group in _equal_groups(list(range(len(class_names))), tasks):
+        rows = _joined(train_rows[label] for label in group)
+        kept, held = hold_out(rows, int(validation * len(rows)), "validation", seeds.split, *group)
+        held = shuffled(held, "validation order", seeds.split, *group)
+        tested = shuffled(_joined(test_rows[label] for label in group), "test order", seeds.split, *group)
+        parts = _parts(train, kept, held, test, tested, seeds, *group)
+        made.append(make_task(len(made), ",".join(class_names[label] for label in group), group, parts, normalise))
+    return make_sequence(name, made, train.shape, similar=False)
+
+
 def draw_by_class(
     train: LabelledImages,
     test: LabelledImages,
@@ -236,11 +264,14 @@ def _own_or_held_out(rows: Rows, task: Given, which: str, seeds: Seeds) -> tuple
 
 def _class_groups(classes: int, tasks: int, seeds: Seeds) -> Iterator[list[int]]:
     """Which classes form which task."""
-    per_task, left_over = divmod(classes, tasks)
+    return _equal_groups(shuffled(range(classes), "classes", seeds.order), tasks)
+
+
+def _equal_groups(order: list[int], tasks: int) -> Iterator[list[int]]:
+    per_task, left_over = divmod(len(order), tasks)
     if left_over:
-        raise ValueError(f"{classes} classes cannot be cut into {tasks} equal tasks")
-    order = shuffled(range(classes), "classes", seeds.order)
-    for first in range(0, classes, per_task):
+        raise ValueError(f"{len(order)} classes cannot be cut into {tasks} equal tasks")
+    for first in range(0, len(order), per_task):
         yield order[first : first + per_task]
 
 

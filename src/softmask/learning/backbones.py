@@ -14,13 +14,13 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from softmask.errors import ConfigError, SoftmaskError, UnknownName
-from softmask.learning.networks import Backbone, Norm, alexnet, mlp, resnet18, vit_tiny
+from softmask.learning.networks import Backbone, alexnet, mlp, resnet18, vit_tiny
 
 NetworkFunction = Callable[..., nn.Module]
 CHAINS = ("alexnet", "mlp")
@@ -30,6 +30,8 @@ KINDS = (*NAMES, "timm:NAME", "module:function")
 TIMM = "timm:"
 DROPOUT = {"alexnet": ("drop1", "drop2"), "mlp": ("drop2",)}
 """The rates that a backbone has; the others have none, or one of their own."""
+NORMALISED = ("alexnet", "resnet18")
+"""May be normalised by batch."""
 
 
 class NetworkError(SoftmaskError):
@@ -88,7 +90,7 @@ def make_backbone(
     width: float = 1.0,
     drop1: float = 0.0,
     drop2: float = 0.0,
-    norm: Norm = "group",
+    norm: Literal["batch"] | None = None,
     weights: str | None = None,
 ) -> Backbone:
     """A module with `widths`, the last of which is that of its features.
@@ -101,16 +103,18 @@ def make_backbone(
     return cast(Backbone, made)
 
 
-def _made(name: str, input_shape: tuple[int, ...], width: float, drop1: float, drop2: float, norm: Norm) -> nn.Module:
+def _made(
+    name: str, input_shape: tuple[int, ...], width: float, drop1: float, drop2: float, norm: Literal["batch"] | None
+) -> nn.Module:
     check_name(name)
     try:
         if name == "alexnet":
             channels, height, columns = input_shape
-            return alexnet((channels, height, columns), width=width, drop1=drop1, drop2=drop2)
+            return alexnet((channels, height, columns), width=width, drop1=drop1, drop2=drop2, norm=norm or "none")
         if name == "mlp":
             return mlp(input_shape, width=width, drop=drop2)
         if name == "resnet18":
-            return resnet18(input_shape, width=width, norm=norm)
+            return resnet18(input_shape, width=width, norm=norm or "group")
         if name == "vit-tiny":
             return vit_tiny(input_shape, width=width)
     except ValueError as error:

@@ -151,6 +151,11 @@ class Method(nn.Module):
         backbone = self.scenario.backbone(scale)
         if self.needs_blocks and not isinstance(backbone, Backbone):
             self.require_fitting(type(backbone).__name__)
+        if self.needs_blocks and self.scenario.network.norm == "batch":
+            raise BackboneMismatch(
+                f"{self.title} gives tasks their own parts of each layer, which a normalisation over the whole batch "
+                "would mix: it cannot use network.norm=batch"
+            )
         if not hasattr(backbone, "widths"):
             raise BackboneMismatch(
                 f"{type(backbone).__name__} has no `widths`: a backbone gives the output units of its layers there, "

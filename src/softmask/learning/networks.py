@@ -21,22 +21,28 @@ HEADS, HEAD_WIDTH, LAYERS = 3, 64, 6
 """Of `vit-tiny`: heads and their width as in DeiT-Ti, half of its layers since images are small."""
 FEWEST_PATCHES = 7
 """Along the shorter side of an image."""
-Norm = Literal["group", "batch"]
+Norm = Literal["none", "group", "batch"]
 
 
 class Block(nn.Module):
-    """One weighted layer, then ReLU, dropout and, after a convolution, a 2x2 max-pool."""
+    """One weighted layer, then ReLU, dropout and, after a convolution, a 2x2 max-pool.
 
-    def __init__(self, layer: nn.Conv2d | nn.Linear, drop: float) -> None:
+    With `norm="batch"` the layer's outputs are normalised by the mean and deviation of the batch, in evaluation too.
+    """
+
+    def __init__(self, layer: nn.Conv2d | nn.Linear, drop: float, norm: Norm = "none") -> None:
         super().__init__()
         dropped_levels(drop)  # refuses what is not a rate
         self.layer, self.drop = layer, drop
+        self.norm = None if norm == "none" else _batch_norm(layer)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.activate(self.layer(x if isinstance(self.layer, nn.Conv2d) else x.flatten(1)))
 
     def activate(self, weighted: Tensor) -> Tensor:
         """All that follows the weighted layer."""
+        if self.norm is not None:
+            weighted = self.norm(weighted)
         follow = relu_dropout_pool if isinstance(self.layer, nn.Conv2d) else relu_dropout
         return follow(weighted, self.drop, self.training)
 
@@ -47,7 +53,8 @@ class Block(nn.Module):
 
     def plain_layers(self) -> list[nn.Module]:
         """The standard layers that compute the same."""
-        rectified: list[nn.Module] = [self.layer, nn.ReLU(), nn.Dropout(self.drop).train(self.training)]
+        normalised = [self.layer] if self.norm is None else [self.layer, self.norm]
+        rectified: list[nn.Module] = [*normalised, nn.ReLU(), nn.Dropout(self.drop).train(self.training)]
         if isinstance(self.layer, nn.Conv2d):
             return [*rectified, nn.MaxPool2d(2)]
         return [nn.Flatten(), *rectified]
@@ -98,13 +105,25 @@ class Backbone(nn.Sequential):
         return [layer for block in self.blocks for layer in block.plain_layers()]
 
 
+def _batch_norm(layer: nn.Conv2d | nn.Linear) -> nn.Module:
+    """Without running statistics, which would follow the newest task and spoil the old ones."""
+    if isinstance(layer, nn.Conv2d):
+        return nn.BatchNorm2d(layer.out_channels, track_running_stats=False)
+    return nn.BatchNorm1d(layer.out_features, track_running_stats=False)
+
+
 def alexnet(
-    input_shape: tuple[int, int, int], *, width: float = 1.0, drop1: float = 0.2, drop2: float = 0.5
+    input_shape: tuple[int, int, int],
+    *,
+    width: float = 1.0,
+    drop1: float = 0.2,
+    drop2: float = 0.5,
+    norm: Norm = "none",
 ) -> Backbone:
     """Three convolutions and two linear layers; kernels follow from the size of the image.
 
     `width` scales the units of every layer, rounded down; `drop1` is for the first two convolutions, `drop2` for the
-    rest.
+    rest. `norm` follows each of the five layers.
     """
     channels, height, columns = input_shape
     size = min(height, columns)
@@ -113,9 +132,9 @@ def alexnet(
     if min(kernels) < 1:
         raise ValueError(f"images of {height} x {columns} are too small: at least 10 x 10 is needed for a kernel")
     blocks = {
-        "conv1": Block(Convolution(channels, conv1, kernels[0]), drop1),
-        "conv2": Block(Convolution(conv1, conv2, kernels[1]), drop1),
-        "conv3": Block(Convolution(conv2, conv3, kernels[2]), drop2),
+        "conv1": Block(Convolution(channels, conv1, kernels[0]), drop1, norm),
+        "conv2": Block(Convolution(conv1, conv2, kernels[1]), drop1, norm),
+        "conv3": Block(Convolution(conv2, conv3, kernels[2]), drop2, norm),
     }
     for kernel in kernels:
         height, columns = (height - kernel + 1) // 2, (columns - kernel + 1) // 2
@@ -123,8 +142,8 @@ def alexnet(
         raise ValueError(
             f"images of {input_shape[1]} x {input_shape[2]} are too small: nothing is left after the pools"
         )
-    blocks["fc1"] = Block(Linear(conv3 * height * columns, hidden), drop2)
-    blocks["fc2"] = Block(Linear(hidden, hidden), drop2)
+    blocks["fc1"] = Block(Linear(conv3 * height * columns, hidden), drop2, norm)
+    blocks["fc2"] = Block(Linear(hidden, hidden), drop2, norm)
     return Backbone(blocks)
 
 

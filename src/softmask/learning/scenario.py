@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import nn
 
-from softmask.learning.backbones import DROPOUT, NetworkError, check_name, has_width, make_backbone
+from softmask.learning.backbones import DROPOUT, NORMALISED, NetworkError, check_name, has_width, make_backbone
 from softmask.learning.networks import Backbone
 from softmask.learning.seeds import Seeds
 from softmask.learning.settings import new_field
@@ -27,8 +27,10 @@ class NetworkConfig:
     """Dropout after the other three of `alexnet`, and after both of `mlp`."""
     name: str = new_field("alexnet")
     """`alexnet`, `resnet18`, `vit-tiny`, `mlp`, `timm:NAME`, or a function of your own as `module:function`."""
-    norm: Literal["group", "batch"] = new_field("group")
-    """Normalisation of `resnet18`: by group, or by batch, with the running statistics of the first task."""
+    norm: Literal["batch"] | None = new_field(None)
+    """None: `alexnet` has no normalisation, and that of `resnet18` is by group. `batch`, for these two: in `resnet18`
+    with the running statistics of the first task; in `alexnet` after every layer by the statistics of the batch itself,
+    in evaluation too, as the authors of GPM do, so that an answer depends on the images beside it."""
     weights: str | None = new_field(None)
     """A file with weights to start from, safetensors or torch; None for random ones. Nothing is ever downloaded."""
 
@@ -39,8 +41,8 @@ class NetworkConfig:
                 raise ValueError(f"{self.name} has no dropout of ours: {name} must be 0, not {getattr(self, name)}")
         if self.width != 1 and not has_width(self.name):
             raise ValueError(f"{self.name} has a width of its own: width must be 1, not {self.width}")
-        if self.norm != "group" and self.name != "resnet18":
-            raise ValueError(f"norm belongs to resnet18, not to {self.name}: leave it out")
+        if self.norm is not None and self.name not in NORMALISED:
+            raise ValueError(f"norm belongs to {' and '.join(NORMALISED)}, not to {self.name}: leave it out")
         if not 0 < self.width <= 8:
             raise ValueError(f"width must lie above 0 and up to 8, not {self.width}")
         for name in ("drop1", "drop2"):

@@ -95,6 +95,10 @@ PRESETS: dict[str, Training] = {
     # reshuffling makes up for the few passes. Joint training sees each task's data as often in 50 epochs of ten times
     # the batch.
     "short": Training(epochs=10, schedule="cosine", shuffle=True, joint_epochs=50),
+    # The papers of GPM, SGP and TRGP on ten tasks of CIFAR-100: main_cifar100.py of github.com/sahagobinda/GPM. There
+    # the learning rate is halved after 6 epochs without improvement, and training stops when it falls below 1e-5:
+    # 0.01 / 2**9 is the last value above. The option `momentum` is never used. Data and network: sequence C-10-GPM.
+    "gpm": Training(lr=0.01, lr_min=0.01 / 2**9, lr_factor=2.0, patience=6, epochs=200, batch=64, shuffle=True),
 }
 
 

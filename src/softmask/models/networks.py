@@ -25,8 +25,8 @@ Network = str | Callable[[], nn.Module]
 def _alexnet(shape: tuple[int, ...], width: float, dropout: bool) -> nn.Module:
     if len(shape) != 3:
         raise ValueError(f"alexnet takes images (channels, height, width), not {shape}")
-    rates = {} if dropout else {"drop1": 0.0, "drop2": 0.0}
-    return alexnet((shape[0], shape[1], shape[2]), width=width, **rates)
+    image = (shape[0], shape[1], shape[2])
+    return alexnet(image, width=width) if dropout else alexnet(image, width=width, drop1=0.0, drop2=0.0)
 
 
 # The others have no dropout in any case.

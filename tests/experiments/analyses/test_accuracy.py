@@ -53,6 +53,21 @@ def row(table: Table, method: str) -> dict[str, Any]:
     return dict(zip(table.columns, found, strict=True))
 
 
+def test_numbers_of_another_protocol_stand_beside_runs_of_its_sequence_and_preset(tmp_path: Path) -> None:
+    store, ten = Store(tmp_path), {after: dict.fromkeys(range(after + 1), 0.7) for after in range(10)}
+    names = tuple(f"task {i}" for i in range(10))
+    for preset in ("gpm", "short"):
+        stored(store, make_config("gpm", "C-10-GPM", preset=preset), ten, names)
+    stored(store, make_config("gpm", "C-10-GPM", preset="gpm", tasks=3), LEARNED)
+    stored(store, make_config("gpm", "C-10", preset="gpm"), ten, names)
+    table = accuracy(store.runs())
+    beside = {(row["sequence"], row["training"]): row["paper ACC"] for row in made.rows(table)}
+    assert beside.pop(("C-10-GPM", "gpm")) == 72.48
+    assert set(beside.values()) == {None}
+    assert any("Saha" in note for note in table.notes)
+    assert not any("Saha" in note for note in accuracy([]).notes)
+
+
 def test_means_and_sample_deviation_over_seeds(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for seed, last in ((1, 0.70), (2, 0.74), (3, 0.81)):

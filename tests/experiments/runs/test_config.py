@@ -142,6 +142,16 @@ def test_any_other_value_gives_another_id(name: str, value: Any) -> None:
     assert other.digest() != base.digest()
 
 
+def test_normalisation_follows_the_sequence_and_is_new_in_ids() -> None:
+    assert make_config("gpm", "C-10-GPM", preset="gpm").network.norm == "batch"
+    plain = make_config("gpm", "D-5", preset="short")
+    assert plain.network.norm == "none"
+    without = plain.to_dict()
+    del without["network"]["norm"]  # as runs of earlier versions were stored
+    assert RunConfig.from_dict(without).id() == plain.id()
+    assert make_config("gpm", "D-5", preset="short", changes={"norm": "batch"}).id() != plain.id()
+
+
 def test_method_sequence_and_tasks_are_in_the_id() -> None:
     others = [
         make_config("ncl", "D-5", preset="short", tasks=2),

@@ -15,7 +15,7 @@ import torch
 from softmask.errors import DataError
 from softmask.experiments.sequences import load_sequence, sequence_facts
 from softmask.experiments.sequences.checking import sizes_in_paper, sizes_of
-from softmask.experiments.sequences.cifar100 import cifar100_by_class, read_cifar100
+from softmask.experiments.sequences.cifar100 import cifar100_by_class, cifar100_in_order, read_cifar100
 from softmask.images.labelled import Counts
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import TaskSequence
@@ -75,6 +75,26 @@ def test_images_are_planar_and_labelled(tmp_path: Path) -> None:
             assert set(part.images[:, 1, 0, 0].tolist()) <= {200, 201, 202}
             assert set(part.images[:, 2, 31, 31].tolist()) == {7}
             assert Counter(part.labels.tolist()) == dict.fromkeys(range(10), per_class)
+
+
+def test_the_protocol_of_gpm_has_the_classes_in_their_order(tmp_path: Path) -> None:
+    """Of 30 images a task, 5 percent are held out: one. Every part is mixed; the seed changes the split alone."""
+    archive_of(tmp_path, contents())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sequence, other = (cifar100_in_order(tmp_path, Seeds.all_from(seed), 10, SMALL) for seed in (1, 2))
+    assert sequence.name == "C-10-GPM"
+    for place, (task, test) in enumerate(zip(sequence.tasks, sequence.tests, strict=True)):
+        assert (task.train.count, task.val.count, test.count) == (29, 1, 10)
+        for part in (task.train, task.val, test):
+            assert part.images[:, 0, 0, 0].tolist() == [10 * place + label for label in part.labels.tolist()]
+        assert test.labels.tolist() != sorted(test.labels.tolist())
+    assert other.tasks[3].name.split(" #")[0] == sequence.tasks[3].name.split(" #")[0]
+    assert other.tasks[3].name != sequence.tasks[3].name
+    x = sequence.tasks[0].train.normalise
+    assert x is not None
+    assert (round(255 * x.mean[0], 6), round(255 * x.std[2], 6)) == (125.3, 66.7)
+    assert sequence_facts("C-10-GPM").norm == "batch"
 
 
 def test_every_way_to_name_the_place_gives_the_same(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from softmask.experiments.metrics import (
     backward_transfer,
     forward_transfer,
 )
-from softmask.experiments.paper import PAPER, Published, paper_tables
+from softmask.experiments.paper import PAPER, Published, paper_tables, protocol_sources
 from softmask.experiments.runs.store import StoredRun
 
 Measures = dict[str, float | None]
@@ -67,6 +67,8 @@ def accuracy(runs: Iterable[StoredRun], published: Published = PAPER) -> Table:
         notes.append("The best ACC of each sequence and training is bold, the second underlined.")
         if any(any(_standing(group)) for group in groups):
             notes.append(RANKED_APART)
+    if published is PAPER:
+        notes += protocol_sources({(group.config.sequence, group.training) for group in groups if group.whole})
     table = Table(caption, columns, shown, notes, labels=2)
     return table.select([name for name in columns if name in filled or name not in (NO_ID, *beside, *ALLOWED)])
 
@@ -80,9 +82,8 @@ def _row(group: Group, alone: References, lost: int, published: Published) -> li
     measured = [measures(run, alone) for run in group.runs]
     ours = {name: over_seeds(measured, name, lost) for name in FORMULAS}
     ours["ACC"] = with_chance_note(group, ours["ACC"])
-    theirs = [
-        published.get(name, group.title, group.config.sequence) if group.as_published else None for name in FORMULAS
-    ]
+    which = (group.title, group.config.sequence, group.training)
+    theirs = [published.get(name, *which) if group.as_published else None for name in FORMULAS]
     allowed = [told or None for told in (group.uses.old_data, group.uses.growth, group.uses.other_data)]
     without_id = group.over_seeds(run_without_id)
     return [*group.label, len(group.runs), *ours.values(), without_id, *theirs, *allowed]
@@ -114,7 +115,7 @@ def _not_run_here(groups: Sequence[Group], published: Published) -> list[Row]:
             title,
             "published",
             *[None] * 6,
-            *(published.get(name, title, sequence) for name in FORMULAS),
+            *(published.get(name, title, sequence, "published") for name in FORMULAS),
             *nothing,
         )
         for sequence, title in published.systems()

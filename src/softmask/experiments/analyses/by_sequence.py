@@ -180,7 +180,8 @@ def _cells(
         if measure == "ACC":
             value = with_chance_note(group, value) or value
             value = replace(value, footnotes=(*identity_notes(group, measured, alone), *value.footnotes))
-        paper = published.get(measure, group.title, group.config.sequence) if group.as_published else None
+        which = (group.title, group.config.sequence, group.training)
+        paper = published.get(measure, *which) if group.as_published else None
         found[sequence] = replace(value, paper=paper, source=published.name)
     return found
 

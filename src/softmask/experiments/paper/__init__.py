@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -34,17 +34,43 @@ def paper_measure(measure: str, title: str, sequence: str) -> float | None:
     return paper_value("ablation_accuracy", title, sequence) if found is None and measure == "ACC" else found
 
 
+@functools.cache
+def protocols() -> list[dict[str, Any]]:
+    """Other papers that share a protocol: its sequence and preset, and what they published by system."""
+    return [json.loads((files("softmask.experiments.paper") / "gpm_protocol.json").read_text())]
+
+
+def protocol_measure(measure: str, title: str, sequence: str, training: str) -> float | None:
+    """ACC or BWT of a system on a sequence under another paper's protocol, of which the training is a part."""
+    for protocol in protocols():
+        if (protocol["sequence"], protocol["preset"]) == (sequence, training):
+            value: float | None = protocol["systems"].get(title, {}).get(measure)
+            return value
+    return None
+
+
+def protocol_sources(trained: Collection[tuple[str, str]]) -> list[str]:
+    """Where the numbers of these sequences and trainings are from."""
+    return [
+        f"{each['sequence']}, preset {each['preset']}: {each['source']}"
+        for each in protocols()
+        if (each["sequence"], each["preset"]) in trained
+    ]
+
+
 @dataclass(frozen=True)
 class Published:
     """ACC, FWT and BWT as somebody published them."""
 
     name: str = "paper"
     numbers: Mapping[tuple[str, str, str], float] | None = None
-    """By measure, title and sequence; None for the paper's own tables."""
+    """By measure, title and sequence; None for the paper's own tables and those of other papers' protocols."""
 
-    def get(self, measure: str, title: str, sequence: str) -> float | None:
+    def get(self, measure: str, title: str, sequence: str, training: str) -> float | None:
+        """Under a training, by its name: other papers' numbers belong to their own."""
         if self.numbers is None:
-            return paper_measure(measure, title, sequence)
+            found = paper_measure(measure, title, sequence)
+            return protocol_measure(measure, title, sequence, training) if found is None else found
         return self.numbers.get((measure, title, sequence))
 
     def systems(self) -> list[tuple[str, str]]:

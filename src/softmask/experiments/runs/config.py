@@ -174,8 +174,8 @@ def make_config(
     tasks: int | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """A config from names: the preset's training, the sequence's width, the method's dropout rates and settings, one
-    seed for all; then `changes`.
+    """A config from names: the preset's training, the sequence's width and normalisation, the method's dropout rates
+    and settings, one seed for all; then `changes`.
 
     A sequence may be an object: the config has its name, and the run must be given the object (`run(sequence=...)`).
     A change is named `training.lr`, `network.width`, `settings.strength`, `seeds.order`, or by its last part alone
@@ -212,7 +212,8 @@ def default_network(method: str, sequence: str, name: str, facts: SequenceFacts)
     """The fields of a network unless they are set; of fields that it lacks, the value that means nothing."""
     drop1, drop2 = default_dropout(method, sequence, name)
     width = facts.width if has_width(name) else 1.0
-    plain = {"name": NetworkConfig.name, "norm": NetworkConfig.norm, "weights": NetworkConfig.weights}
+    norm = facts.norm if name == NetworkConfig.name else None
+    plain = {"name": NetworkConfig.name, "norm": norm, "weights": NetworkConfig.weights}
     return {"width": width, "drop1": drop1, "drop2": drop2, **plain}
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from softmask.errors import ConfigError, DataError, SoftmaskError, UnknownName
 from softmask.experiments.sequences.own import sequence_from
@@ -87,6 +87,8 @@ class SequenceFacts:
     """Width of the network as a share of the paper's."""
     drop1: float = 0.2
     drop2: float = 0.5
+    norm: Literal["batch"] | None = None
+    """Normalisation of the network."""
 
     @property
     def needs_data(self) -> bool:
@@ -162,6 +164,7 @@ def sequence(
     width: float = 1.0,
     drop1: float = 0.2,
     drop2: float = 0.5,
+    norm: Literal["batch"] | None = None,
 ) -> Callable[[Maker], Maker]:
     """Decorator: makes the function known under this name with this number of tasks. May be stacked."""
     facts = SequenceFacts(
@@ -173,6 +176,7 @@ def sequence(
         width=width,
         drop1=drop1,
         drop2=drop2,
+        norm=norm,
     )
 
     def remember(make: Maker) -> Maker:

@@ -1,7 +1,7 @@
 """CIFAR-100: colour images of 32x32 pixels in 100 classes, cut by class into C-10 (ten tasks) and C-20 (twenty).
 
-Each class has 450 images for training, 50 for validation and 100 for the test. Reads the official archive
-`cifar-100-python.tar.gz`, packed or unpacked.
+Each class has 450 images for training, 50 for validation and 100 for the test. C-10-GPM is cut as the papers of GPM,
+SGP and TRGP do it. Reads the official archive `cifar-100-python.tar.gz`, packed or unpacked.
 Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
 """
 
@@ -20,9 +20,9 @@ from softmask.experiments.sequences import Download, Source, sequence
 from softmask.experiments.sequences.array_files import read_dictionary
 from softmask.experiments.sequences.cache import Facts, cached
 from softmask.images.labelled import COLOUR, Counts, LabelledImages
-from softmask.images.splitting import split_by_class
+from softmask.images.splitting import split_by_class, split_in_order
 from softmask.learning.seeds import Seeds
-from softmask.learning.task import TaskSequence
+from softmask.learning.task import Normalisation, TaskSequence
 from softmask.storage.arrays import ArrayFolder
 from softmask.storage.reading import DataFile, files_of_folder, members_of_archive
 
@@ -36,6 +36,14 @@ LARGEST_FILE = 200_000_000  # the official `train` has 155 million bytes
 CLASSES, SHAPE = 100, (3, 32, 32)
 PER_CLASS = Counts(train=450, validation=50, test=100)
 VERSION = 1
+
+# From dataloader/cifar100.py and main_cifar100.py of github.com/sahagobinda/GPM: 5 % of a task's images for validation,
+# and the mean and deviation of each colour.
+GPM_VALIDATION = 0.05
+GPM_COLOUR = Normalisation(
+    mean=(125.3 / 255, 123.0 / 255, 113.9 / 255),
+    std=(63.0 / 255, 62.1 / 255, 66.7 / 255),
+)
 
 
 def locate(root: Path, tasks: int) -> Path:
@@ -92,6 +100,30 @@ def cifar100_by_class(root: Path | None, seeds: Seeds, tasks: int, per_class: Co
         validation=per_class.validation,
         seeds=seeds,
         normalise=COLOUR,
+        class_names=class_names,
+    )
+
+
+@sequence(
+    "C-10-GPM",
+    tasks=10,
+    classes=10,
+    description="CIFAR-100 as GPM's authors cut it: classes in their order, 5 % for validation, batch normalisation",
+    source=SOURCE,
+    norm="batch",
+)
+def cifar100_in_order(root: Path | None, seeds: Seeds, tasks: int, per_class: Counts = PER_CLASS) -> TaskSequence:
+    """The order of classes is the same for every seed."""
+    assert root is not None, "a sequence that declares data is not made without a root"
+    train, test, class_names = read_cifar100(locate(root, tasks), per_class)
+    return split_in_order(
+        train,
+        test,
+        name="C-10-GPM",
+        tasks=tasks,
+        validation=GPM_VALIDATION,
+        seeds=seeds,
+        normalise=GPM_COLOUR,
         class_names=class_names,
     )
 
