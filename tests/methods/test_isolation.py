@@ -21,6 +21,7 @@ from softmask.methods.hat import HAT
 from softmask.methods.packnet import PackNet
 from softmask.methods.pathnet import PathNet
 from softmask.methods.pgn import PGN
+from softmask.methods.spacenet import SpaceNet
 from softmask.methods.supsup import SupSup
 from softmask.methods.wsn import WSN
 from softmask.testing import InMemoryJournal
@@ -36,7 +37,7 @@ from tests.methods.isolation import (
     small_scenario,
 )
 
-NEVER_FORGET: list[type[Method]] = [HAT, WSN, SupSup, PGN, PathNet, PackNet]
+NEVER_FORGET: list[type[Method]] = [HAT, WSN, SupSup, PGN, PathNet, PackNet, SpaceNet]
 ALL: list[type[Method]] = [*NEVER_FORGET, CAT]
 tasks = [random_task(index) for index in range(3)]
 
@@ -114,6 +115,9 @@ def test_restoring_undoes_whatever_training_may_have_done(kind: type[Method]) ->
         ("pathnet", {"generations": 0}, r"\bgenerations\b"),
         ("packnet", {"pruned": 1.0}, r"\bpruned\b"),
         ("packnet", {"retrain_epochs": 1.5}, r"\bretrain_epochs\b"),
+        ("spacenet", {"drop": 0}, r"\bdrop\b"),
+        ("spacenet", {"reserved": 2.0}, r"\breserved\b"),
+        ("apd", {"sparsity": -1.0}, r"\bsparsity\b"),
         ("cat", {"steepness": 0}, r"\bsteepness\b"),
         ("cat", {"attention_heads": 0}, r"\battention_heads\b"),
     ],
