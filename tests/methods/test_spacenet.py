@@ -20,14 +20,14 @@ def counts(method: SpaceNet, task: int) -> dict[str, int]:
 
 
 def test_a_task_gets_its_share_of_connections_between_its_units() -> None:
-    method = made(SpaceNet, budget=0.5)
+    method = made(SpaceNet, budget=0.25)
     method.begin_task(tasks[0])
     widths = method.backbone.widths
     for units, width in zip(method.selected.split(widths), widths, strict=True):
         assert int(units.sum()) == round(0.5 * width)
     found = counts(method, 0)
-    assert found["fc2"] == int(0.5 * 128 * 128 / 3)
-    assert found["conv2"] == int(0.5 * 8 * 4 / 3), "whole kernels"
+    assert found["fc2"] == int(0.25 * 128 * 128 / 3)
+    assert found["conv2"] == int(0.25 * 8 * 4 / 3), "whole kernels"
     for layer in method.ends(method.selected, torch.ones(3, dtype=torch.bool)):
         outside = ~(layer.outputs[:, None] & layer.inputs[None])
         assert not method.connections_of(0, layer.name)[outside].any()

@@ -71,8 +71,8 @@ class SpaceNet(Method):
         drop: float = search(0.2, low=0.05, high=0.5)
         """Share of a layer's connections that move after each epoch. Default: the authors'."""
         budget: float = search(1.0, low=0.2, high=1.0)
-        """Connections of a task, in units of an equal share of all connections of each layer. Default: ours; the
-        authors give numbers for a network of 400 units."""
+        """Connections of a task, in units of an equal share of all connections of each layer; at most half of the
+        places between its units. Default: ours; the authors give numbers for a network of 400 units."""
         selected: float = search(0.5, low=0.2, high=1.0)
         """Share of the units of a layer between which a task's connections lie. Default: ours; the authors have 0.2 in
         a network of 400 units."""
@@ -144,10 +144,14 @@ class SpaceNet(Method):
         return found
 
     def allocate(self, task: int, layer: Ends) -> None:
-        """The task's connections of a layer, at random between its units, with weights as of a new layer."""
+        """The task's connections of a layer, at random between its units, with weights as of a new layer.
+
+        At most half of the places are taken: else there would be none to move to.
+        """
         places = self.places(layer).nonzero()
         weight, owner = weights_of(self.backbone)[layer.name], self.owners.of(layer.name)
         wanted = max(1, int(self.settings.budget * weight.size(0) * weight.size(1) / self.scenario.num_tasks))
+        wanted = min(wanted, max(1, len(places) // 2))
         rows, columns = places[torch.randperm(len(places))[:wanted]].unbind(1)
         owner[rows, columns] = task + 1
         inputs = max(1, len(rows) // max(1, int(layer.outputs.sum()))) * weight[0, 0].numel()
