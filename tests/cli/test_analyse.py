@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from softmask.experiments.analyses import ANALYSES
-from softmask.experiments.metrics import FORMULAS
+from softmask.experiments.metrics import FORMULAS, NO_ID
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.store import Store
 from tests.cli.command import Ended, softmask
@@ -19,7 +19,7 @@ def test_text(with_one: Ended, store: Path) -> None:
     told = softmask("analyse", "accuracy", "--store", store)
     assert told.code == 0
     header = next(line for line in told.out.splitlines() if "method" in line)
-    columns = ["sequence", "method", "training", "changed", "seeds", "ACC", "FWT", "BWT", "grows with tasks"]
+    columns = ["sequence", "method", "training", "changed", "seeds", "ACC", "FWT", "BWT", NO_ID, "grows with tasks"]
     assert header.split() == " ".join(columns).split(), "ONE grows; nobody keeps old data"
     assert all(formula in told.out for formula in FORMULAS.values()), "square brackets are printed as they are"
     assert "D-5[:2]" in told.out

@@ -93,10 +93,10 @@ def test_a_damaged_image_does_not_stop_the_others(model: Path, few: Path, tmp_pa
     assert "bad.png" in ended.err
 
 
-def test_without_a_task_a_note_is_printed(model: Path, few: Path) -> None:
-    ended = softmask("predict", model, few / "test" / "first" / "1" / "4.png", "--json")
-    assert "cannot tell tasks apart" in ended.err
-    assert [each["task"] for each in ended.json()] == ["first", "second"]
+def test_without_a_task_it_is_found_and_the_answer_says_how_surely(model: Path, few: Path) -> None:
+    (found,) = softmask("predict", model, few / "test" / "first" / "1" / "4.png", "--json").json()
+    assert found["task"] == "first"
+    assert 0.5 < found["task_share"] <= 1
 
 
 def test_inspection(model: Path) -> None:

@@ -274,8 +274,8 @@ def damaged_on_its_way(path: Path, state: dict[str, Any]) -> None:
     write_state(path, {**state, name: state[name] * math.nan})
 
 
-def infinite_from_training(*arguments: Any) -> Learned:
-    taught = learn_task(*arguments)
+def infinite_from_training(*arguments: Any, **named: Any) -> Learned:
+    taught = learn_task(*arguments, **named)
     taught.method.backbone.fc1.layer.bias.data[0] = math.inf
     return taught
 
