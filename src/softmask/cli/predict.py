@@ -10,7 +10,7 @@ import typer
 
 from softmask.cli import options
 from softmask.cli.learn import Model, OwnNetwork, allow_own_code
-from softmask.cli.printing import escaped, out, print_json, problem
+from softmask.cli.printing import out, print_json, problem
 from softmask.experiments.analyses.table import Cell, Table
 from softmask.experiments.report.tables import print_table
 from softmask.models import ContinualModel
@@ -36,9 +36,7 @@ def predict(
     if as_json:
         print_json([dataclasses.asdict(prediction) for prediction in found])
     elif found:
-        rows: list[tuple[Cell, ...]] = [
-            (escaped(p.item), p.task, p.label, f"{100 * p.confidence:.1f} %") for p in found
-        ]
+        rows: list[tuple[Cell, ...]] = [(p.item, p.task, p.label, f"{100 * p.confidence:.1f} %") for p in found]
         print_table(Table("Predictions", ("image", "task", "class", "confidence"), rows), out)
     for message in damaged:
         problem(message)

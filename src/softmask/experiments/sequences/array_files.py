@@ -94,8 +94,8 @@ class _Unpickler(pickle.Unpickler):
 
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
-        # Bytes that may still be copied: an honest file holds each of its arrays once, and those that Python 3 writes for
-        # Python 2 are copied from text to bytes, and then into the array.
+        # Bytes that may still be copied: an honest file holds each of its arrays once, and those that Python 3 writes
+        # for Python 2 are copied from text to bytes, and then into the array.
         self.left = 2 * len(content)
         self.functions: dict[str, Callable[..., object]] = {
             "numpy.ndarray": _not_called,
