@@ -26,6 +26,11 @@ class DataError(SoftmaskError):
     """A data file that is missing, damaged or not what it should be."""
 
 
+def escaped(text: str) -> str:
+    """Text in which control characters are visible: names of files may hold sequences that a terminal obeys."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
 def choices(name: str, known: Iterable[str]) -> str:
     """The nearest of the known names, and all of them."""
     names = list(known)

@@ -10,7 +10,7 @@ import typer
 
 from softmask.cli import options
 from softmask.cli.printing import out, tell
-from softmask.errors import SoftmaskError, UnknownName
+from softmask.errors import SoftmaskError, UnknownName, escaped
 from softmask.experiments.analyses import ANALYSES, Analysis
 from softmask.experiments.analyses.comparisons import BASE
 from softmask.experiments.analyses.grouping import REFERENCE
@@ -92,7 +92,7 @@ def show_table(table: Table, form: str) -> None:
     if form == "text":
         print_table(table, out)
     else:
-        written = WRITERS[form](table)
+        written = escaped(WRITERS[form](table))
         typer.echo(written, nl=not written.endswith("\n"))
 
 

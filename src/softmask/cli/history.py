@@ -9,7 +9,7 @@ import typer
 
 from softmask.cli import options
 from softmask.cli.learn import Model
-from softmask.cli.printing import escaped, out, print_json, tell
+from softmask.cli.printing import out, print_json, tell
 from softmask.experiments.analyses.table import Cell, Table
 from softmask.experiments.report.tables import print_table
 from softmask.models import History
@@ -49,5 +49,5 @@ def history_table(found: History) -> Table:
     for event in found.events:
         known = (event.accuracies.get(task) for task in tasks)
         shares = ("-" if share is None else f"{100 * share:.1f} %" for share in known)
-        rows.append((event.time, event.kind, escaped(event.task), *shares))
-    return Table("History", ("time", "event", "task", *(escaped(task) for task in tasks)), rows)
+        rows.append((event.time, event.kind, event.task, *shares))
+    return Table("History", ("time", "event", "task", *tasks), rows)

@@ -11,8 +11,9 @@ import typer
 
 from softmask.cli import options
 from softmask.cli.learn import Model, OwnNetwork
-from softmask.cli.printing import escaped, out, print_json, problem
+from softmask.cli.printing import out, print_json, problem
 from softmask.cli.watching import arrivals
+from softmask.errors import escaped
 from softmask.experiments.analyses.table import Cell, Table
 from softmask.experiments.report.tables import print_table
 from softmask.models import ContinualModel
@@ -52,7 +53,7 @@ def predict(
         print_json([dataclasses.asdict(prediction) for prediction in found])
     elif found:
         rows: list[tuple[Cell, ...]] = [
-            (escaped(p.item), p.task, _percent(p.task_share), p.label, _percent(p.confidence)) for p in found
+            (p.item, p.task, _percent(p.task_share), p.label, _percent(p.confidence)) for p in found
         ]
         table = Table("Predictions", ("image", "task", "task found with", "class", "confidence"), rows)
         print_table(table.without_empty_columns(), out)

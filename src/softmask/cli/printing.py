@@ -12,14 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from softmask.errors import escaped
+
 if TYPE_CHECKING:
     from softmask.learning.fit import Fit
     from softmask.learning.task import Task
-
-
-def escaped(text: str) -> str:
-    """Text in which control characters are visible: names of files may hold sequences that a terminal obeys."""
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 class _Console(Console):

@@ -50,6 +50,20 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+DEEPEST = 32
+
+
+def is_shallow(value: object) -> bool:
+    """Whether lists and dictionaries are nested less deeply than any that we write. Copying deeper ones may fail."""
+    level: list[object] = [value]
+    for _ in range(DEEPEST):
+        inner = (part.values() if isinstance(part, dict) else part for part in level if isinstance(part, (dict, list)))
+        level = [each for parts in inner for each in parts]
+        if not level:
+            return True
+    return False
+
+
 CHUNK = 1 << 20
 DAMAGE = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError, RecursionError, MemoryError)
 ZIP_DAMAGE = (

@@ -154,6 +154,18 @@ def test_every_format_takes_every_table() -> None:
         assert write(Table("nothing", ("a", "b")))
 
 
+def test_accuracy_at_chance_is_marked_in_the_report_and_for_programs() -> None:
+    note = "Not above chance."
+    rows = [("HAT", Value(9.8, at_chance=True, footnotes=(note,))), ("SPG", Value(70.0))]
+    table = Table("x", ("method", "ACC"), rows)
+    page = as_html(table)
+    assert page.count('class="at-chance"') == 1
+    assert note in page
+    first, second = json.loads(as_json(table))["rows"]
+    assert first["ACC"]["at_chance"] is True
+    assert "at_chance" not in second["ACC"]
+
+
 def test_json_keeps_a_published_zero() -> None:
     table = Table("t", ("method", "BWT"), [("SPG", Value(0.5, paper=0.0)), ("HAT", Value(0.5))])
     (spg, hat) = json.loads(as_json(table))["rows"]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from softmask.errors import SoftmaskError
-from softmask.experiments.analyses import ANALYSES
+from softmask.experiments.analyses import ANALYSES, grouping
 from softmask.experiments.executors import SerialExecutor
+from softmask.experiments.report.run_pages import run_data
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.grid import Grid
 from softmask.experiments.runs.run import run
@@ -108,6 +109,9 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "a device that nobody has": rewritten("started", device="abacus"),
     "pruning": appended({"kind": "pruning", **PRUNING, "test": "high"}),
     "representation": appended({"kind": "representation", "onto": "x", "union": False, "test": 0.5, "classes": 2}),
+    "no classes": appended({"kind": "pruning", **PRUNING, "classes": 0}),
+    "a time of many digits": rewritten("task", learn_seconds=10**400),
+    "a loss of many digits": rewritten("epoch", val_loss=10**400),
     "one digit": one_digit,
     "one digit of a later event": one_digit_of_a_later_event,
     "pipe as config": pipe_instead_of("config.json"),
@@ -124,6 +128,14 @@ def store(whole_run: StoredRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     shutil.copytree(whole_run.path, root / whole_run.path.name)
     run(tiny_config("ncl", tasks=1, changes={"epochs": 1}), Store(root))
     return Store(root)
+
+
+@pytest.fixture(autouse=True)
+def known_again() -> Iterator[None]:
+    """The tables remember what a method is called and what its defaults are; without its plugin it has neither."""
+    yield
+    grouping.method_title.cache_clear()
+    grouping._usual.cache_clear()
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -238,6 +250,51 @@ def test_every_table_is_made_without_the_plugin(
         assert softmask("analyse", name, "--store", store.root).code in (0, 1), name  # 1: these runs have no such facts
     assert softmask("report", store.root, "-o", tmp_path / "report.html").code == 0
     assert softmask("report", store.root, "-o", tmp_path / "page.html", "--files", tmp_path / "files").code == 0
+
+
+def far_away(folder: Path) -> None:
+    """Tasks with numbers from a million on."""
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    for event in events:
+        event.pop("digest", None)
+        event |= {name: event[name] + 10**6 for name in ("task", "after") if name in event}
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def no_shares(folder: Path) -> None:
+    facts = {"blocked": {"whole network": float("nan"), "fc1": 10**400}, "F-each": float("inf"), "G-each": float("nan")}
+    rewritten("task", facts=facts)(folder)
+
+
+def deep_settings(folder: Path) -> None:
+    config = {**tiny_config().to_dict(), "method": "gone", "settings": {"x": json.loads("[" * 500 + "]" * 500)}}
+    with_config(json.dumps({"format": 1, "config": config}))(folder)
+
+
+@pytest.mark.parametrize("damage", [far_away, no_shares, deep_settings])
+def test_every_table_and_the_report_are_made_in_spite_of(
+    damage: Callable[[Path], None], store: Store, tmp_path: Path
+) -> None:
+    damage(store.root / tiny_config().id())
+    for name in ("accuracy", "capacity", "cross-head"):
+        assert softmask("analyse", name, "--store", store.root).code in (0, 1), name
+    assert softmask("report", store.root, "-o", tmp_path / "report.html").code == 0
+
+
+def test_a_matrix_has_columns_for_the_tasks_that_are_there(store: Store) -> None:
+    """Not for all numbers up to the highest, which may be any."""
+    folder = store.root / tiny_config().id()
+    far_away(folder)
+    assert [len(row) for row in run_data(StoredRun(folder))["matrix"]] == [2, 2]
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "latex", "csv"])
+def test_names_in_a_store_send_nothing_to_the_terminal(form: str, store: Store) -> None:
+    config = {**tiny_config().to_dict(), "sequence": "D-5\x1b[2J\x9b"}
+    with_config(json.dumps({"format": 1, "config": config}))(store.root / tiny_config().id())
+    ended = softmask("analyse", "accuracy-by-sequence", "--store", store.root, "--format", form)
+    assert ended.code == 0
+    assert not {"\x1b", "\x9b"} & set(ended.out + ended.err)
 
 
 def test_a_finished_run_gives_back_the_lease_of_a_dead_process(store: Store) -> None:

@@ -24,7 +24,11 @@ def blocked_parts(run: StoredRun, learned: int) -> dict[str, float]:
     """Blocked share by part of the network. A method of another package may store anything under this name."""
     stored = facts_after(run, learned).get("blocked")
     parts = stored.items() if isinstance(stored, Mapping) else ()
-    return {part: share for part, share in parts if isinstance(share, (int, float))}
+    return {part: share for part, share in parts if _is_share(share)}
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value <= 1
 
 
 def blocked_share(group: Group, part: str, learned: int) -> Value | None:
@@ -93,7 +97,7 @@ def cross_head_value(facts: Iterable[Mapping[str, Any]], name: str, digits: int 
     its 0.15, 0.31, 0.39 and 0.13, 0.04, 0.01; over the cases alone, G-total would be 0.28, 0.19, 0.06.
     """
     share = f"F{name[1:]}"
-    known = [each for each in facts if all(isinstance(each.get(key), (int, float)) for key in (name, share))]
+    known = [each for each in facts if all(_is_share(each.get(key)) for key in (name, share))]
     return Value.of((each[name] if name == share else each[share] * each[name] for each in known), digits=digits)
 
 

@@ -137,11 +137,8 @@ def _matrix(run: StoredRun) -> list[list[float | None]]:
     matrix = run.accuracies()
     if not matrix:
         return []
-    width = max(task for row in matrix.values() for task in row) + 1
-    return [
-        [None if row.get(task) is None else round(row[task], 1) for task in range(width)]
-        for _, row in sorted(matrix.items())
-    ]
+    tasks = sorted({task for row in matrix.values() for task in row})
+    return [[round(row[task], 1) if task in row else None for task in tasks] for _, row in sorted(matrix.items())]
 
 
 def _blocked(run: StoredRun, tasks: int) -> dict[str, list[float]]:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from softmask.errors import escaped
 from softmask.experiments.analyses.table import Cell, Table, Value
 
 WIDTH_WITHOUT_TERMINAL = 1000
@@ -80,21 +81,21 @@ def as_csv(table: Table) -> str:
 def print_table(table: Table, console: Console) -> None:
     """As text, without empty columns. A file or a pipe has no right edge: there nothing is folded."""
     table, footnotes = table.without_empty_columns(), table.footnotes()
-    drawn = RichTable(title=Text(table.caption), box=SIMPLE, title_justify="left")
+    drawn = RichTable(title=Text(escaped(table.caption)), box=SIMPLE, title_justify="left")
     for name in table.columns:
-        drawn.add_column(Text(name), justify="right" if table.is_numeric(name) else "left", overflow="fold")
+        drawn.add_column(Text(escaped(name)), justify="right" if table.is_numeric(name) else "left", overflow="fold")
     for row in table.rows:
         drawn.add_row(*(_styled(cell, footnotes) for cell in row))
     wide = console if console.is_terminal else Console(file=console.file, width=WIDTH_WITHOUT_TERMINAL)
     wide.print(drawn)
     for note in [*(f"({number}) {note}" for number, note in enumerate(footnotes, 1)), *table.notes]:
-        console.print(Text(note, "dim"))
+        console.print(Text(escaped(note), "dim"))
 
 
 def _styled(cell: Cell, footnotes: Sequence[str]) -> Text:
     number = marks(cell, footnotes)
     rank = cell.rank if isinstance(cell, Value) else None
-    return Text(cell_text(cell) + (f" ({number})" if number else ""), STYLES.get(rank or 0, ""))
+    return Text(escaped(cell_text(cell)) + (f" ({number})" if number else ""), STYLES.get(rank or 0, ""))
 
 
 LATEX = {

@@ -21,6 +21,7 @@ from softmask.learning.seeds import Seeds
 from softmask.learning.settings import omit_new_defaults, refuse_unknown, validated
 from softmask.learning.task import TaskSequence
 from softmask.learning.training import PRESETS, Training
+from softmask.storage.reading import is_shallow
 
 SECTION_TYPES: dict[str, type] = {"training": Training, "network": NetworkConfig, "seeds": Seeds}
 SECTIONS = ("training", "network", "settings", "seeds")
@@ -144,6 +145,8 @@ def _not_installed(raw: Mapping[str, Any]) -> RunConfig:
             raise ConfigError(f"config: {name} must be a name, not {raw.get(name)!r}")
     if not isinstance(settings, Mapping) or not (tasks is None or (type(tasks) is int and tasks > 0)):
         raise ConfigError("config: settings must be an object, and tasks a positive number or null")
+    if not is_shallow(settings):
+        raise ConfigError("config: settings are nested too deeply")
     sections = {name: validated(kind, dict(raw.get(name, {})), name) for name, kind in SECTION_TYPES.items()}
     _checked_seeds(sections["seeds"])
     config = object.__new__(RunConfig)

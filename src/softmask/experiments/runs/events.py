@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from softmask.storage.reading import parse_json
+from softmask.storage.reading import is_shallow, parse_json
 
 Event = dict[str, Any]
 
@@ -24,12 +24,12 @@ IDENTITY = {
     "representation": ("onto", "union", "learned"),
 }
 LARGEST = 2**53
-DEEPEST = 32
 DEVICE = re.compile(r"(cpu|cuda|meta|privateuseone)(:\d+)?")
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+    return whole or isinstance(value, float)
 
 
 def _is_count(value: object) -> bool:
@@ -40,22 +40,13 @@ def _is_share(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
-def _is_time(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-def _is_shallow(value: object) -> bool:
-    level: list[object] = [value]
-    for _ in range(DEEPEST):
-        inner = (part.values() if isinstance(part, dict) else part for part in level if isinstance(part, (dict, list)))
-        level = [each for parts in inner for each in parts]
-        if not level:
-            return True
-    return False
+def _is_time(value: Any) -> bool:
+    return _is_number(value) and 0 <= value < math.inf
 
 
 CHECKS: dict[str, Callable[[Any], bool]] = {
     "a count": _is_count,
+    "a positive count": lambda value: _is_count(value) and value > 0,
     "a count or null": lambda value: value is None or _is_count(value),
     "a list of counts": lambda value: isinstance(value, list) and bool(value) and all(map(_is_count, value)),
     "a number": _is_number,  # a loss may be infinite, or no number at all
@@ -64,7 +55,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "text": lambda value: isinstance(value, str),
     "true or false": lambda value: isinstance(value, bool),
     "shares by name": lambda value: isinstance(value, dict) and all(map(_is_share, value.values())),
-    "an object": lambda value: isinstance(value, dict) and _is_shallow(value),
+    "an object": lambda value: isinstance(value, dict) and is_shallow(value),
     "a device": lambda value: isinstance(value, str) and DEVICE.fullmatch(value) is not None,
 }
 # The fields that are read by somebody; a question mark stands at those that may be missing. Others are not looked at.
@@ -89,7 +80,7 @@ SCHEMA = {
         "task": "a count",
         "ids": "a list of counts",
         "name": "text",
-        "classes?": "a count",
+        "classes?": "a positive count",
         "learn_seconds?": "a time in seconds",
         "end_seconds?": "a time in seconds",
         "images?": "a count",
@@ -108,13 +99,18 @@ SCHEMA = {
         "validation?": "shares by name",
         "test?": "shares by name",
     },
-    "pruning": {"strategy": "text", "ranked_over": "text", "test": "a number from 0 to 1", "classes": "a count"},
+    "pruning": {
+        "strategy": "text",
+        "ranked_over": "text",
+        "test": "a number from 0 to 1",
+        "classes": "a positive count",
+    },
     "representation": {
         "onto": "text",
         "union": "true or false",
         "learned": "a count",
         "test": "a number from 0 to 1",
-        "classes": "a count",
+        "classes": "a positive count",
     },
     "failed": {"message?": "text", "reason?": "text"},
     "finished": {"digest?": "text"},
