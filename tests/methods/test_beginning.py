@@ -9,6 +9,7 @@ SHARED = ["ncl", "ewc", "ewc-gi", "si", "ucl", "a-gem", "tag", "hat", "cat", "ws
 SHARED += ["spg", "spg-fi", "spg-no-chi", "spg-no-smh", "spg-hard", "spg-uniform", "spg-shuffled"]
 SHARED += ["lwf", "gpm", "sgp", "spg-plus", "mas", "er", "der-plus", "mir", "gem", "icarl", "mer"]
 SHARED += ["trgp"]
+SHARED += ["trgp", "gpm-became"]
 
 
 @pytest.mark.parametrize("name", SHARED)

@@ -10,6 +10,7 @@ from softmask.learning.capacity import blocked_shares
 from softmask.learning.distilling import DistillingMethod
 from softmask.learning.evaluation import accuracy, evaluating
 from softmask.learning.fit import DivergedError, Fit, Fitter
+from softmask.learning.merging import MergingMethod
 from softmask.learning.method import BackboneMismatch, Cost, Facts, Method, Step, Uses, sgd_with_two_rates
 from softmask.learning.networks import Backbone, Block
 from softmask.learning.penalty import QuadraticPenaltyMethod
@@ -38,6 +39,7 @@ __all__ = [
     "Facts",
     "Fit",
     "Fitter",
+    "MergingMethod",
     "Method",
     "NetworkConfig",
     "NetworkError",

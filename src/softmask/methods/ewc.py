@@ -19,15 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from softmask.core import fisher_importance
 from softmask.learning import (
     Cost,
     Facts,
-    Method,
     QuadraticPenaltyMethod,
     Scenario,
     Task,
@@ -36,7 +32,7 @@ from softmask.learning import (
     require_not_negative,
     search,
 )
-from softmask.learning.task import avoid_singleton_batch
+from softmask.learning.fisher import task_fisher
 
 
 @register("ewc")
@@ -90,14 +86,3 @@ class EWC(QuadraticPenaltyMethod):
     def cost(cls, scenario: Scenario) -> Cost:
         # Batches of 20 cost about twice as much an image as batches of 64.
         return Cost(step=1.15, task_end_passes=2 * scenario.num_tasks, kept_copies=2)
-
-
-def task_fisher(method: Method, task: Task, batch: int, *, dropout: bool) -> dict[str, Tensor]:
-    """The task's Fisher at the present weights, under draws that belong to this method and task alone."""
-    head = method.heads[task.id]
-    batches = task.train.batched(avoid_singleton_batch(method, batch, task.train.count))
-    with method.own_randomness(task), torch.enable_grad():
-        method.train(dropout)
-        fisher = fisher_importance(method.backbone, batches, lambda x, y: F.cross_entropy(head(method.backbone(x)), y))
-        method.eval()
-    return fisher

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from softmask.core import TaskImportance, importance_of
 from softmask.learning import Cost, Scenario, Task, register, require_above_zero
-from softmask.methods.ewc import EWC, task_fisher
+from softmask.learning.fisher import task_fisher
+from softmask.methods.ewc import EWC
 from softmask.methods.spg import SPG
 
 
