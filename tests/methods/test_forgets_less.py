@@ -23,7 +23,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["lwf", "gpm", "sgp", "spg-plus", "mas", "er", "der-plus", "mir", "gem", "icarl", "mer"]
+    "name", ["lwf", "gpm", "sgp", "spg-plus", "mas", "er", "der-plus", "mir", "gem", "icarl", "mer", "gr"]
 )
 def test_protected_methods_keep_clearly_more_than_ncl(name: str, plain: float, tmp_path: Path) -> None:
     """By five points; chance is 50 percent."""
