@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,10 @@ from softmask.experiments.runs.dry_run import GridForecast, forecast_grid
 from softmask.experiments.runs.grid import Cell, Grid, paper_grid
 from softmask.experiments.runs.grid_file import GridFile, parse_seeds, read_grid_file
 from softmask.experiments.runs.settings_file import settings_changes
+from softmask.experiments.runs.slurm import read_shard, write_job_array
 from softmask.experiments.runs.store import Store
 from softmask.experiments.trackers import check_trackers, tracked
+from softmask.learning.backbones import is_function
 from softmask.learning.device import CPU, find_device, parse_device
 from softmask.learning.registry import METHODS
 
@@ -146,6 +149,12 @@ def grid_command(
     keep: options.Keep = "last",
     changed_data: options.ChangedData = "refuse",
     track: options.Track = None,
+    slurm: Annotated[
+        Path | None,
+        typer.Option("--slurm", help="Run nothing: write a Slurm job array for the missing cells to this folder."),
+    ] = None,
+    shards: Annotated[int, typer.Option(min=1, help="Tasks of the job array.")] = 8,
+    shard: Annotated[Path | None, typer.Option("--shard", help="Run the cells in this file of a job array.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Run methods x sequences x seeds. Run it again, or several times at once: only missing cells are run.
@@ -155,18 +164,41 @@ def grid_command(
     options.check_keep(keep)
     policy = check_policy(changed_data)
     check_trackers(track or ())
-    wanted = _with_flags(
-        read_grid_file(file) if file else GridFile(), methods, sequences, seeds, paper, preset, tasks, settings
-    )
-    grid = make_grid(wanted, options.parse_changes(options.with_precision(change, precision, network)))
-    grid = grid.with_reference(REFERENCE) if with_one else grid
+    if shard is not None:
+        if any((methods, sequences, seeds, file, paper, preset, tasks, settings, change, precision, with_one, slurm)):
+            raise ConfigError("--shard names all that is run: leave the options out that say the same")
+        options.allow_own_code(network)
+        grid = read_shard(shard)
+    else:
+        wanted = _with_flags(
+            read_grid_file(file) if file else GridFile(), methods, sequences, seeds, paper, preset, tasks, settings
+        )
+        grid = make_grid(wanted, options.parse_changes(options.with_precision(change, precision, network)))
+        grid = grid.with_reference(REFERENCE) if with_one else grid
+    kept = Store(store)
+    for name, reason in grid.left_out.items():
+        tell(f"left out: {name}: {reason}")
+    if slurm is not None:
+        again = ("failed",) if retry_failed else ()
+        left = [cell.config for cell in grid.cells(kept) if cell.state in ("missing", "begun", "running", *again)]
+        same: dict[str, Any] = {
+            "--store": store.absolute(),
+            "--data": data and data.absolute(),
+            "--device": device,
+            "--keep": keep,
+        }
+        same |= {"--checkpoint-every": checkpoint_every, "--changed-data": policy, "--network": _own_code(grid)}
+        given = [str(part) for name, value in same.items() if value is not None for part in (name, value)]
+        given += [part for name in track or () for part in ("--track", name)]
+        given += ["--retry-failed"] if retry_failed else []
+        command = [sys.executable, "-m", "softmask", "grid", *given]
+        script = write_job_array(slurm, left, shards, command, gpu=parse_device(device) != CPU)
+        out.print(f"{len(left)} cells in {min(shards, len(left))} shards; next: sbatch {script}")
+        return
     device = device if devices is None else "cuda"
     workers, measured_on = find_workers(
         executor, device, jobs=jobs, devices=parse_devices(devices), address=address, cpus=cpus, gpus=gpus
     )
-    kept = Store(store)
-    for name, reason in grid.left_out.items():
-        tell(f"left out: {name}: {reason}")
     if dry_run:
         slots = 1 if isinstance(workers, RayExecutor) and address is None else workers.jobs
         how: dict[str, Any] = {"jobs": slots, "keep": keep, "device": measured_on, "retry_failed": retry_failed}
@@ -190,6 +222,14 @@ def grid_command(
             ended.append(cell)
             display.ended(cell)
     _show(grid, ended, store, as_json)
+
+
+def _own_code(grid: Grid) -> str | None:
+    """The one function of the user's own that the cells' networks come from, if any."""
+    names = {config.network.name for config in grid.configs if is_function(config.network.name)}
+    if len(names) > 1:
+        raise ConfigError(f"a job array runs one network of your own, not {' and '.join(sorted(names))}")
+    return next(iter(names), None)
 
 
 def parse_devices(devices: str | None) -> tuple[str, ...]:

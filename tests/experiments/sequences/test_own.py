@@ -138,7 +138,7 @@ def test_a_function_that_returns_something_else_than_it_registered() -> None:
 @pytest.mark.usefixtures("_registry_as_before")
 def test_every_block_of_the_guide_runs() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 2
+    assert len(blocks) == 4
     names: dict[str, Any] = {"__name__": "guide"}
     for block in blocks:
         exec(compile(block, str(GUIDE), "exec"), names)
