@@ -88,3 +88,11 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     code = "import matplotlib; matplotlib.use('agg')\n" + "\n".join(cells) + "\nprint(sorted(load_runs()['method']))\n"
     (tmp_path / "notebook.py").write_text(code)
     assert python(tmp_path / "notebook.py", folder=tmp_path).strip() == "['ncl', 'spg']"
+
+
+def test_the_trainer_of_trl(tmp_path: Path) -> None:
+    """It learns, and its checkpoint holds the guard."""
+    pytest.importorskip("trl")
+    pytest.importorskip("datasets")
+    python(ROOT / "examples" / "trl_sft.py", folder=tmp_path)
+    assert (tmp_path / "trl-sft" / "checkpoint-2" / "softmask-guard.pt").exists()

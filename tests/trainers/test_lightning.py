@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
-from softmask import SoftMask
+from softmask import SoftMask, protect
 from tests.trainers.loop import adamw, assert_same, learned_by_hand, new_backbone, new_head, tasks
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     lightning = pytest.importorskip("lightning.pytorch")
 
-from softmask.trainers.lightning import SoftMaskCallback
+from softmask.trainers.lightning import GuardCallback, SoftMaskCallback
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
@@ -193,3 +193,29 @@ def test_heads_that_wait_for_a_model_are_saved_again(tmp_path: Path) -> None:
     callback.load_state_dict(before)  # back to where no task was learned: no head either
     trainer(tmp_path, callback).fit(module, DataLoader(tasks()[0], batch_size=None))
     assert len(callback.heads) == 1
+
+
+class Guarded(Classifier):
+    """The classifier whose loss has the terms of a guard."""
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        features = self.backbone(batch[0])
+        return F.cross_entropy(self.head(features), batch[1]) + self.guards[0](batch[0], features)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_guard_goes_into_checkpoints(tmp_path: Path) -> None:
+    module = Guarded()
+    module.guards = [protect(module.backbone, ways=("answers", "subspace"))]
+    for task, batches in enumerate(tasks()[:2]):
+        module.head = new_head(task)
+        fitted = trainer(tmp_path, GuardCallback(module.guards[0]))  # type: ignore[arg-type]
+        fitted.fit(module, DataLoader(batches, batch_size=None))
+    fitted.save_checkpoint(tmp_path / "saved.ckpt")
+    state = torch.load(tmp_path / "saved.ckpt", weights_only=True)["callbacks"]
+    other = protect(new_backbone(), ways=("answers", "subspace"))
+    GuardCallback(other).load_state_dict(next(iter(state.values())))
+    assert len(other.heads) == len(module.guards[0].heads) == 2
+    x = batches[0][0]
+    other.model.load_state_dict(module.backbone.state_dict())
+    assert torch.equal(other(x, other.model(x)), module.guards[0](x, module.backbone(x)))

@@ -18,8 +18,9 @@ pytest.importorskip("accelerate")
 from examples.text_tasks import CLASSES, Texts, learn, small_bert
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from softmask import SoftMask, gradient_importance
-from softmask.trainers.transformers import SoftMaskCallback
+from softmask import SoftMask, gradient_importance, protect
+from softmask.core.protect import Guard
+from softmask.trainers.transformers import GuardCallback, SoftMaskCallback
 
 
 def arguments(folder: Path) -> TrainingArguments:
@@ -192,3 +193,44 @@ def test_heads_that_wait_for_a_model_are_saved_again(tmp_path: Path) -> None:
     other = SoftMaskCallback(SoftMask(model.bert))
     other.load_state_dict(callback.state_dict())
     assert len(other.state_dict()["heads"]) == 1
+
+
+class Guarded(Trainer):
+    guard: Guard
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **given: Any) -> Any:
+        loss, output = super().compute_loss(model, inputs, return_outputs=True, **given)
+        loss = loss + self.guard(inputs)
+        return (loss, output) if return_outputs else loss
+
+
+def guarded(model: nn.Module, folder: Path, epochs: int) -> Guarded:
+    """A Trainer whose guard is over a model that knows one task with the head as it is."""
+    guard = protect(
+        model.bert, ways=("answers", "subspace"), forward=lambda bert, x: bert(x["input_ids"]).pooler_output
+    )
+    settings = resumable(folder, epochs)
+    settings.lr_scheduler_type = "constant"
+    made = Guarded(model, settings, train_dataset=Texts(1, 64, seed=0), callbacks=[])
+    made.guard = guard
+    made.add_callback(GuardCallback(guard, head="classifier"))
+    return made
+
+
+def test_a_guard_in_the_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    results = []
+    for stops in (False, True):
+        model = small_bert()
+        old = copy.deepcopy(model.classifier)
+        trainer = guarded(model, tmp_path / str(stops), 1 if stops else 2)
+        trainer.guard.consolidate([(Texts(0, 16, seed=0)[slice(None)], None)], old)
+        trainer.train()
+        if stops:
+            model = small_bert()  # another process: nothing but the checkpoint
+            trainer = guarded(model, tmp_path / "True", 2)
+            trainer.train(resume_from_checkpoint=True)
+        assert len(trainer.guard.heads) == 2, "the task that it knew, and the one that it has learned"
+        assert torch.equal(trainer.guard.heads[0].weight, old.weight)
+        results.append({name: p.detach().clone() for name, p in model.named_parameters()})
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value, msg=name)

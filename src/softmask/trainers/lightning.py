@@ -4,6 +4,8 @@ callback = SoftMaskCallback(SoftMask(module.backbone), head="head")
 for loader in tasks:
     module.head = torch.nn.Linear(...)                         # a new head for each task
     Trainer(max_epochs=5, callbacks=[callback]).fit(module, loader)
+
+`GuardCallback(protect(module.backbone), head="head")` does so for a guard, whose terms the module adds to its loss.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 
 from softmask.core import SoftMask
 from softmask.core.attachment import Attachment, concerned
+from softmask.core.protect import Guard, GuardedSteps
 from softmask.trainers.heads import KeptHeads
 
 
@@ -75,6 +78,41 @@ class SoftMaskCallback(Callback):
         for attachment in self._attachments:
             attachment.remove()
         self._attachments = []
+
+
+class GuardCallback(Callback):
+    """Protects what a guard of `protect` knows while a Trainer fits; when fitting ends, the new task is known, too.
+
+    The guard's terms of the loss belong into the module's `training_step`: `loss + guard(x, features)`. `head` names
+    the head inside the module, for guards that need one. Lightning's checkpoints contain the state of the guard.
+    """
+
+    def __init__(self, guard: Guard, head: str | None = "head") -> None:
+        self.guard, self.head = guard, head
+        self._steps: list[GuardedSteps] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._release()
+        self._steps = [self.guard.attach(optimizer) for optimizer in trainer.optimizers]
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._release()
+        head = None if self.head is None else pl_module.get_submodule(self.head)
+        self.guard.consolidate(_OnDevice(trainer, pl_module), head)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._release()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.guard.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.guard.load_state_dict(state_dict)
+
+    def _release(self) -> None:
+        for steps in self._steps:
+            steps.remove()
+        self._steps = []
 
 
 class _OnDevice:

@@ -5,6 +5,8 @@ for dataset in tasks:
     model.classifier = torch.nn.Linear(...)                    # a new head for each task
     Trainer(model, args, train_dataset=dataset, callbacks=[callback]).train()
 torch.save(callback.state_dict(), "softmask.pt")               # to continue with the next task in another process
+
+`GuardCallback(protect(model.bert), head="classifier")` does so for a guard, in a Trainer whose loss has its terms.
 """
 
 from __future__ import annotations
@@ -23,12 +25,94 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from softmask.core import SoftMask, gradient_importance
 from softmask.core.attachment import Attachment
+from softmask.core.protect import Guard, GuardedSteps
 from softmask.trainers.heads import KeptHeads
 
 FILE = "softmask.pt"
 
 
-class SoftMaskCallback(TrainerCallback):
+class _InCheckpoints(TrainerCallback):
+    """What a callback knows is a part of every checkpoint that the Trainer writes."""
+
+    file = FILE
+    _loaded = False
+
+    def state_dict(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def knows_tasks(self) -> bool:
+        """Whether it holds earlier tasks that were not loaded."""
+        return False
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Adds to the checkpoint that the Trainer has just written."""
+        folder = _checkpoint(args, state)
+        if state.is_world_process_zero and folder.is_dir():
+            torch.save(self.state_dict(), folder / f"{self.file}.tmp")
+            os.replace(folder / f"{self.file}.tmp", folder / self.file)
+
+    def _restore(self, args: TrainingArguments, state: TrainerState) -> None:
+        """From the checkpoint that the Trainer resumes from; without it the old tasks would be unprotected."""
+        given = args.resume_from_checkpoint
+        folders = [Path(given)] if isinstance(given, str) and Path(given).is_dir() else []
+        files = [folder / self.file for folder in (*folders, _checkpoint(args, state))]
+        if found := next((file for file in files if file.is_file()), None):
+            self.load_state_dict(torch.load(found, map_location="cpu", weights_only=True))
+        elif not self._loaded and not self.knows_tasks():
+            raise FileNotFoundError(
+                f"training resumes at step {state.global_step}, but there is no {files[-1]}: load the state of this "
+                "callback before train(), with callback.load_state_dict(torch.load(...))"
+            )
+
+
+class GuardCallback(_InCheckpoints):
+    """Protects what a guard of `protect` knows while a Trainer trains; when training ends, the new task is known, too.
+
+    The guard's terms of the loss belong into the Trainer's `compute_loss`: `loss + guard(inputs, output)`. `head` names
+    the head inside the model, for guards that need one. The Trainer's checkpoints hold the state of the guard, and
+    resuming from one restores it. In another process load `state_dict()` before the next task.
+    """
+
+    file = "softmask-guard.pt"
+
+    def __init__(self, guard: Guard, head: str | None = None) -> None:
+        self.guard, self.head = guard, head
+        self._steps: GuardedSteps | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.release()
+        if state.global_step > 0:
+            self._restore(args, state)
+        self._steps = self.guard.attach(kwargs["optimizer"])
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.release()
+        head = None if self.head is None else kwargs["model"].get_submodule(self.head)
+        self.guard.consolidate(_Pairs(kwargs["train_dataloader"], None), head)
+
+    def release(self) -> None:
+        """Detach from the optimizer; only needed after a training that raised an error."""
+        if self._steps is not None:
+            self._steps.remove()
+            self._steps = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Loads with `torch.load(..., weights_only=True)`."""
+        return self.guard.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.guard.load_state_dict(state)
+        self._loaded = True
+
+
+class SoftMaskCallback(_InCheckpoints):
     """Protects earlier tasks while a Trainer trains; measures the importance to the new task when training ends.
 
     Use one callback for all tasks: it keeps a copy of each task's head (`heads`), which cross-head importance needs and
@@ -48,7 +132,6 @@ class SoftMaskCallback(TrainerCallback):
         self.mask, self.scale, self.batches = mask, scale, batches
         self.kept = KeptHeads(head)
         self._attachment: Attachment | None = None
-        self._loaded = False
 
     @property
     def heads(self) -> list[nn.Module]:
@@ -65,25 +148,8 @@ class SoftMaskCallback(TrainerCallback):
         head = self.kept.current(kwargs["model"])
         self._attachment = self.mask.attach(kwargs["optimizer"], head=head, scale=self.scale)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Adds importance and old heads to the checkpoint that the Trainer has just written."""
-        folder = _checkpoint(args, state)
-        if state.is_world_process_zero and folder.is_dir():
-            torch.save(self.state_dict(), folder / f"{FILE}.tmp")
-            os.replace(folder / f"{FILE}.tmp", folder / FILE)
-
-    def _restore(self, args: TrainingArguments, state: TrainerState) -> None:
-        """From the checkpoint that the Trainer resumes from; without it the old tasks would be unprotected."""
-        given = args.resume_from_checkpoint
-        folders = [Path(given)] if isinstance(given, str) and Path(given).is_dir() else []
-        files = [folder / FILE for folder in (*folders, _checkpoint(args, state))]
-        if found := next((file for file in files if file.is_file()), None):
-            self.load_state_dict(torch.load(found, map_location="cpu", weights_only=True))
-        elif not self._loaded and not self.heads:
-            raise FileNotFoundError(
-                f"training resumes at step {state.global_step}, but there is no {files[-1]}: load the state of this "
-                "callback before train(), with callback.load_state_dict(torch.load(...))"
-            )
+    def knows_tasks(self) -> bool:
+        return bool(self.heads)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
