@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -76,13 +77,13 @@ class APD(Method):
 
     def build(self) -> None:
         super().build()
-        blocks = self.backbone.named_blocks
-        for block in blocks.values():
-            block.layer.bias.requires_grad_(False)  # in its place stand those of the tasks
+        biases = [cast(nn.Parameter, block.layer.bias) for block in self.backbone.blocks]
+        for bias in biases:
+            bias.requires_grad_(False)  # in its place stand those of the tasks
         with torch.no_grad():
             for weight in weights_of(self.backbone).values():
                 weight.mul_(2)
-        units = torch.cat([block.layer.bias.detach() for block in blocks.values()])
+        units = torch.cat([bias.detach() for bias in biases])
         self.masks = nn.ParameterList(torch.zeros_like(units) for _ in self.scenario.classes)
         self.biases = nn.ParameterList(units.clone() for _ in self.scenario.classes)
         self.difference = nn.ParameterDict({n: torch.zeros_like(w) for n, w in weights_of(self.backbone).items()})
