@@ -10,7 +10,7 @@ MAIN = ("step", "importance", "evaluation")
 OTHERS = (
     *("profile", "products", "precision", "processes", "methods", "latency", "avalanche"),
     *("report", "own_model", "model_folder", "memory", "leakage", "grid", "stores", "stress"),
-    *("protection", "pretrained", "time_to_accuracy"),
+    *("protection", "pretrained", "predict", "time_to_accuracy"),
 )
 
 

@@ -1,8 +1,12 @@
 """What each protection adds to a loop: bytes per parameter at the peak of a step, and the time of a step.
 
 Bytes are those of torch's allocator, as its profiler sees them, in the third step of a second task; batches of one
-sample leave the memory to the parameters. Steps are timed with larger batches, all ways in turn, in time of the
-processor: one thread, so that what else runs on the machine matters little.
+sample leave the memory to the parameters. They do not depend on what else the machine does. Steps are timed with larger
+batches, all ways in turn within one process, in time of the processor, on one thread. The ratio to the bare loop is
+that of the same round, of which the median over rounds is shown.
+
+    make bench NAME=memory                                  # all of it
+    python -m benchmarks.memory bytes                       # or times: one half; the other stays as it was
 """
 
 from __future__ import annotations
@@ -10,9 +14,12 @@ from __future__ import annotations
 import bisect
 import gc
 import itertools
+import json
 import os
+import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,9 +27,9 @@ import torch
 from torch.optim import AdamW
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from .memory_report import publish_tables
+from .memory_report import bare_loop, publish_tables, time_ratio
 from .memory_ways import NETWORKS, OPTIMIZERS, WAYS, Loop, made
-from .timing import Report, Timing, interleaved
+from .timing import RESULTS, Report, paired, summary
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 SAMPLES = 8
@@ -78,31 +85,47 @@ def bytes_of_ways() -> list[dict[str, Any]]:
     return found
 
 
-def times() -> dict[str, dict[str, Timing]]:
-    found = {}
+def times() -> dict[str, dict[str, dict[str, float]]]:
+    """Of each way the seconds of a step, and the ratio to the bare loop of the same round."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
     for network in NETWORKS:
         for optimizer in OPTIMIZERS:
             loops = {way: made(network, optimizer, way, SAMPLES) for way in WAYS}
-            found[f"{network} {optimizer}"] = interleaved(
-                {way: loop.step for way, loop in loops.items()}, rounds=ROUNDS, warmups=1, clock=time.process_time
-            )
+            for loop in loops.values():
+                loop.step()
+            steps = {way: loop.step for way, loop in loops.items()}
+            seconds = paired(steps, rounds=ROUNDS, clock=time.process_time)
+            found[f"{network} {optimizer}"] = {
+                way: {**vars(summary(values)), "ratio": _ratio(values, seconds[bare_loop(way)])}
+                for way, values in seconds.items()
+            }
+            print(network, optimizer, found[f"{network} {optimizer}"], flush=True)
     return found
 
 
-def main() -> None:
+def _ratio(values: Sequence[float], bare: Sequence[float]) -> float:
+    return statistics.median(value / other for value, other in zip(values, bare, strict=True))
+
+
+def main(arguments: Sequence[str] = ()) -> None:
     torch.set_num_threads(1)
     torch.backends.mha.set_fastpath_enabled(False)  # it reads a layer's weights past its adapter
-    cells, timings = bytes_of_ways(), times()
+    wanted, file = arguments or ("bytes", "times"), RESULTS / "memory.json"
+    known = json.loads(file.read_text()) if file.exists() else {"cells": [], "times": {}}
+    cells = bytes_of_ways() if "bytes" in wanted else known["cells"]
+    timings = times() if "times" in wanted else known["times"]
+    publish(cells, timings)
+
+
+def publish(cells: Sequence[dict[str, Any]], timings: dict[str, Any]) -> None:
     rows = []
     for cell in cells:
-        timing = timings[f"{cell['network']} {cell['optimizer']}"] if cell["dtype"] == "float32" else None
-        bare = "LoRA: bare loop" if cell["way"].startswith("LoRA") else "bare loop"
-        ratio = f"{timing[cell['way']].median / timing[bare].median:.2f} x" if timing else ""
+        ratio = time_ratio(cell, timings)
         rows.append(
             (
                 *(cell[name] for name in ("network", "optimizer", "dtype", "way")),
                 f"{cell['beyond']['step']:+.2f}",
-                ratio,
+                "" if ratio is None else f"{ratio:.2f} x",
             )
         )
     columns = ("network", "optimizer", "dtype", "way", "bytes per parameter beyond the bare loop", "time of a step")
@@ -112,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -48,14 +48,26 @@ def _title(column: tuple[str, str, str]) -> str:
     return f"{network}, {optimizer}" + ("" if dtype == "float32" else f", {dtype}")
 
 
+def bare_loop(way: str) -> str:
+    return "LoRA: bare loop" if way.startswith("LoRA") else "bare loop"
+
+
+def time_ratio(cell: Mapping[str, Any], times: Mapping[str, Any]) -> float | None:
+    """Of a step to that of the bare loop; None where it was not timed."""
+    found = times[f"{cell['network']} {cell['optimizer']}"] if cell["dtype"] == "float32" else {}
+    if cell["way"] not in found:
+        return None
+    ratio: float | None = found[cell["way"]].get("ratio")  # results of before 0.2 have medians alone
+    return ratio or found[cell["way"]]["median"] / found[bare_loop(cell["way"])]["median"]
+
+
 def _shown(cell: Mapping[str, Any], times: Mapping[str, Any]) -> str:
-    found = times[f"{cell['network']} {cell['optimizer']}"] if cell["dtype"] == "float32" else None
+    ratio = time_ratio(cell, times)
     if cell["way"].endswith("bare loop"):
-        time = f", {1e3 * found[cell['way']]['median']:.0f} ms" if found else ""
+        found = times[f"{cell['network']} {cell['optimizer']}"]
+        time = "" if ratio is None else f", {1e3 * found[cell['way']]['median']:.0f} ms"
         return f"{cell['bytes']:.1f} B in all{time}"
-    bare = "LoRA: bare loop" if cell["way"].startswith("LoRA") else "bare loop"
-    time = f", {found[cell['way']]['median'] / found[bare]['median']:.2f} x" if found else ""
-    return f"{_signed(cell['beyond']['step'])} B{time}"
+    return f"{_signed(cell['beyond']['step'])} B" + ("" if ratio is None else f", {ratio:.2f} x")
 
 
 def _signed(number: float) -> str:
@@ -95,7 +107,7 @@ def seven_billion(content: Mapping[str, Any]) -> str:
         ("full, AdamW, all in bfloat16", COUNT * bare(cells["bare loop"]), "the bare loop"),
         ("", full("SoftMask, uint8"), "`SoftMask`, uint8"),
         ("", full("SoftMask, bfloat16"), "`SoftMask`, bfloat16"),
-        ("", full("KeepAnswers, copy"), "`KeepAnswers` or `protect`, with a copy"),
+        ("", full("protect, bfloat16"), "`protect`, or `KeepAnswers` with a copy"),
         ("", moments, f"`SubspaceMask`, rank {rank} (by its shapes: 16 bytes an entry)"),
         ("", squares, "`SubspaceMask` without a rank (12 bytes an entry)"),
         (f"LoRA of rank 16 ({LORA / 1e6:.0f} million, float32) on bfloat16", 2 * COUNT + adapters, "the bare loop"),

@@ -30,7 +30,14 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 }
 WAYS = (
     *("bare loop", "SoftMask", "SoftMask, bfloat16", "SoftMask, uint8", "SubspaceMask", f"SubspaceMask, rank {RANK}"),
-    *("KeepAnswers, copy", "KeepAnswers, recorded", "protect", "LoRA: bare loop", "LoRA: KeepAnswers, adapter-off"),
+    *(
+        "KeepAnswers, copy",
+        "KeepAnswers, recorded",
+        "protect",
+        "protect, bfloat16",
+        "LoRA: bare loop",
+        "LoRA: KeepAnswers, adapter-off",
+    ),
 )
 
 
@@ -153,8 +160,8 @@ def _spread(used: Tensor) -> Tensor:
 def _keep(
     backbone: nn.Module, old: nn.Module, optimizer: Optimizer, batches: list[tuple[Tensor, Tensor]], way: str
 ) -> Callable[[int, Tensor, Tensor], Tensor] | None:
-    if way == "protect":
-        guard = protect(backbone, heads=old)
+    if way.startswith("protect"):
+        guard = protect(backbone, heads=old, precision="bfloat16" if way.endswith("bfloat16") else "float32")
         guard.attach(optimizer)
         return lambda number, x, features: guard(x, features)
     if "KeepAnswers" not in way:

@@ -39,13 +39,21 @@ def interleaved(
     for _ in range(warmups):
         for call in variants.values():
             call()
+    seconds = paired(variants, rounds=rounds, clock=clock)
+    return {name: summary(values) for name, values in seconds.items()}
+
+
+def paired(
+    variants: Mapping[str, Callable[[], Any]], *, rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """The seconds of each call, round by round: what disturbs a round disturbs all variants in it."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, call in variants.items():
             start = clock()
             call()
             seconds[name].append(clock() - start)
-    return {name: summary(values) for name, values in seconds.items()}
+    return seconds
 
 
 def summary(values: list[float]) -> Timing:

@@ -96,3 +96,9 @@ def test_images_are_answered_as_they_arrive(
     assert [Path(json.loads(line)["item"]).name for line in told] == ["a.png", "b.png"]
     assert softmask("predict", model, "--watch", tmp_path / "nowhere").code == 1
     assert softmask("predict", model).code == 2
+
+
+def test_weights_are_for_a_new_model(model: Path, few: Path) -> None:
+    ended = softmask("learn", model, few / "train" / "third", "--weights", few / "weights.pt")
+    assert ended.code == 2
+    assert "weights" in ended.errors()[0]

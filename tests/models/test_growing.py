@@ -146,7 +146,8 @@ def test_a_search_finds_the_first_strength_that_passes(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("softmask.models.gate.FolderGate.check", check)
     settings = model.config.settings
-    model.learn("third", blobs(2), training=QUICK, retain=0.9, search_minutes=5, probe=3)
+    with pytest.warns(UserWarning, match="learned again"):
+        model.learn("third", blobs(2), training=QUICK, retain=0.9, search_minutes=5, probe=3)
     assert tried == [0.5, 1.0, 2.0]
     assert model.config.settings == settings, "the next task begins with the folder's own strength"
     assert model.history().events[-1].facts["strength"] == 2.0
@@ -169,7 +170,8 @@ def test_without_a_strength_the_rate_is_halved(tmp_path: Path, monkeypatch: pyte
             raise RetentionError(0.9, {"first": [1.0, 0.0]}, ["first"])
 
     monkeypatch.setattr("softmask.models.gate.FolderGate.check", check)
-    model.learn("third", blobs(2), training=QUICK, retain=0.9, search_minutes=5)
+    with pytest.warns(UserWarning, match="learned again"):
+        model.learn("third", blobs(2), training=QUICK, retain=0.9, search_minutes=5)
     assert model.history().events[-1].facts["lr"] == pytest.approx(QUICK.lr / 2)
     with pytest.raises(SoftmaskError, match="retain"):
         model.learn("fourth", blobs(3), search_minutes=5)

@@ -210,11 +210,12 @@ def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any],
         ModelFolder(path).note({"kind": MADE_BY_LEARN})
         return created
     opened = ContinualModel.open(path, network, device=device)
+    if wanted.pop("weights", None) is not None:
+        raise ConfigError(f"{path} is a model already: weights are loaded when a model is created")
     known = opened.config.to_dict()
     for name, value in wanted.items():
-        if known.get(name) != value:
-            has = f"{path} has {name} {known.get(name)}, not {value}"
-            raise ConfigError(f"{has}: this is fixed when a model is created")
+        if known[name] != value:
+            raise ConfigError(f"{path} has {name} {known[name]}, not {value}: this is fixed when a model is created")
     for name, value in settings.items():
         if opened.config.settings.get(name) != value:
             raise ConfigError(f"settings.{name} is fixed when a model is created")

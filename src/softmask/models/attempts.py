@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from softmask.core import RetentionError
 from softmask.learning.training import Training
@@ -49,7 +49,6 @@ def first_that_passes(
     training: Training,
     learn: Callable[[Attempt], Learned],
     minutes: float | None,
-    note: Callable[[Attempt, RetentionError], Any] | None = None,
 ) -> tuple[Learned, Attempt]:
     """The first attempt that the gate in `learn` lets pass; without `minutes` there is one.
 
@@ -65,6 +64,6 @@ def first_that_passes(
             longest = max(longest, ended - begun)
             if minutes is None or ended - start + longest > SECONDS_A_MINUTE * minutes:
                 raise
-            if note is not None:
-                note(attempt, error)
+            told = ", ".join(f"{name} {value:g}" for name, value in attempt.changed.items()) or "the settings given"
+            warnings.warn(f"with {told}: {error}; learned again with more protection", stacklevel=2)
     raise AssertionError("attempts never end")
