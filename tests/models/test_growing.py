@@ -18,7 +18,7 @@ from tests.models.examples import QUICK, blobs, longer, small_model
 from tests.models.test_gate import content
 
 DESTRUCTIVE = longer(lr=1.0, epochs=12)
-GENTLE = longer(lr=0.01, epochs=20)
+GENTLE = {"optimizer": "sgd", "lr": 0.01, "epochs": 20, "schedule": "cosine", "shuffle": True, "batch": 32}
 
 
 def of_classes(seed: int, *classes: int, count: int = 90) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,7 +46,7 @@ def test_new_classes_are_added_and_the_old_ones_stay_known(tmp_path: Path, metho
     grown = again.config.tasks[0]
     assert grown.classes == ("0", "1", "2", "3")
     assert grown.samples == old.samples + 164
-    assert grown.epochs == GENTLE.epochs + QUICK.epochs
+    assert grown.epochs == GENTLE["epochs"] + QUICK.epochs
     x, y = of_classes(0, 0, 1, 2, 3)
     assert (again.probabilities(x, "first").argmax(1) == y).double().mean() > 0.8
     assert torch.equal(again.probabilities(x, "first"), model.probabilities(x, "first"))
