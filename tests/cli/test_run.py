@@ -22,7 +22,7 @@ SAME_PRECISION = (["--precision", "bf16"], ["--set", "training.precision=bf16"])
 def test_results_go_to_standard_output_and_progress_elsewhere(alone: Ended, store: Path) -> None:
     assert alone.code == 0
     *measures, results = alone.out.splitlines()
-    assert [line.split()[0] for line in measures] == ["ACC", "BWT"]
+    assert [line.split()[0] for line in measures] == ["ACC", "BWT", "ACC"]
     assert results.startswith(f"results: {store}")
     assert "task 2/2 epoch 2" in alone.err
 
@@ -44,7 +44,7 @@ def test_without_the_reference_the_run_says_what_to_do(alone: Ended) -> None:
 
 def test_with_the_reference_there_is_forward_transfer(with_one: Ended) -> None:
     assert with_one.code == 0
-    assert [line.split()[0] for line in with_one.out.splitlines()[:-1]] == ["ACC", "FWT", "BWT"]
+    assert [line.split()[0] for line in with_one.out.splitlines()[:-1]] == ["ACC", "FWT", "BWT", "ACC"]
     assert "--with-one" not in with_one.err
     assert "one on D-5: task 2/2" in with_one.err
 
@@ -60,20 +60,20 @@ def test_a_finished_run_is_not_run_again(with_one: Ended, store: Path) -> None:
 
 def test_json_for_programs(with_one: Ended, store: Path) -> None:
     told = softmask(*tiny("spg", "--store", store, "--json")).json()
-    assert set(told) == {"path", "config", "ACC", "FWT", "BWT"}
+    assert set(told) == {"path", "config", "ACC", "FWT", "BWT", "ACC (no id)"}
     assert all(isinstance(told[name], float) for name in FORMULAS)
     assert told["config"]["training"]["epochs"] == 2
 
 
 def test_the_reference_has_neither_transfer_nor_advice(with_one: Ended, store: Path) -> None:
     reference = softmask(*tiny("one", "--store", store))
-    assert [line.split()[0] for line in reference.out.splitlines()[:-1]] == ["ACC"]
+    assert [line.split()[0] for line in reference.out.splitlines()[:-1]] == ["ACC", "ACC"]
     assert "--with-one" not in reference.err
 
 
 def test_joint_training_has_neither_transfer_nor_advice(tmp_path: Path) -> None:
     joint = softmask(*tiny("mtl", "--store", tmp_path, "--set", "joint_epochs=1"))
-    assert [line.split()[0] for line in joint.out.splitlines()[:-1]] == ["ACC"]
+    assert [line.split()[0] for line in joint.out.splitlines()[:-1]] == ["ACC", "ACC"]
     assert "--with-one" not in joint.err
 
 
