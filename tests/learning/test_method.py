@@ -90,7 +90,7 @@ def test_those_apart_have_their_own_rate_and_frozen_ones_none() -> None:
     assert trained == {id(p) for p in method.parameters() if p.requires_grad}
 
 
-@pytest.mark.parametrize("name", ["hat", "cat", "wsn", "supsup", "pathnet", "pgn", "ucl"])
+@pytest.mark.parametrize("name", ["hat", "cat", "pathnet", "pgn", "ucl"])
 def test_a_backbone_that_does_not_fit_is_told_in_a_sentence(name: str) -> None:
     @dataclass(frozen=True)
     class WithResNet(Scenario):
