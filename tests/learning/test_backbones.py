@@ -146,7 +146,7 @@ def test_timm(monkeypatch: pytest.MonkeyPatch) -> None:
         assert make_backbone(f"timm:{name}", SHAPE).widths == (9,)
     assert all(options["pretrained"] is False for options in asked)
     assert asked[1]["img_size"] == (32, 32)
-    with pytest.raises(UnknownName):
+    with pytest.raises(NetworkError):
         make_backbone("timm:resnet11", SHAPE)
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(NetworkError):

@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from softmask.errors import ConfigError, SoftmaskError, UnknownName
+from softmask.errors import ConfigError, SoftmaskError, UnknownName, nearest
 from softmask.learning.networks import Backbone, alexnet, mlp, resnet18, vit_tiny
 
 NetworkFunction = Callable[..., nn.Module]
@@ -132,8 +132,12 @@ def from_timm(name: str, input_shape: tuple[int, ...]) -> nn.Module:
             import timm
     except ImportError:
         raise NetworkError(f"timm:{name} needs the package timm: pip install 'softmask[timm]'") from None
+    except Exception as error:  # a torchvision for another version of torch
+        raise NetworkError(f"timm does not load: {type(error).__name__}: {error}") from None
     if name not in timm.list_models():
-        raise UnknownName("model of timm", name, timm.list_models())
+        raise NetworkError(
+            f"timm has no model {name!r}{nearest(name, timm.list_models())} (timm.list_models names all)"
+        )
     options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": input_shape[0]}
     try:
         try:

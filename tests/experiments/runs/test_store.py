@@ -26,8 +26,8 @@ def test_a_finished_run_tells_its_config_events_and_accuracies(whole_run: Stored
     assert whole_run.path.name == tiny_config().id()
     assert whole_run.status == "finished"
     kinds = [event["kind"] for event in whole_run.events()]
-    one_task = ["epoch", "epoch", "task", "accuracy"]
-    assert kinds == ["started", *one_task, *one_task, "accuracy", "finished"]
+    one_task, both = ["epoch", "epoch", "task"], ["accuracy", "accuracy", "without_id", "without_id"]
+    assert kinds == ["started", *one_task, "accuracy", "without_id", *one_task, *both, "finished"]
     matrix = whole_run.accuracies()
     assert {after: list(row) for after, row in matrix.items()} == {0: [0], 1: [0, 1]}
     assert all(0 <= accuracy <= 100 for row in matrix.values() for accuracy in row.values())
