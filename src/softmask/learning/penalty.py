@@ -90,7 +90,7 @@ class Stability:
 
 
 class QuadraticPenaltyMethod(Method):
-    """EWC, EWC-GI and SI: adds `stiffness / 2 * sum of importance * (parameter - anchor)^2` over the backbone.
+    """EWC, EWC-GI, SI and MAS: adds `stiffness / 2 * sum of importance * (parameter - anchor)^2` over the backbone.
 
     The anchor is the value after the last task. Old heads need no penalty: without momentum and weight decay they stay
     where they are; the new head has no importance yet. The settings hold `strength` and `penalty_in_validation`.
