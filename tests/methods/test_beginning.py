@@ -8,7 +8,7 @@ from tests.methods.comparing import built
 SHARED = ["ncl", "ewc", "ewc-gi", "si", "ucl", "a-gem", "tag", "hat", "cat", "wsn"]
 SHARED += ["spg", "spg-fi", "spg-no-chi", "spg-no-smh", "spg-hard", "spg-uniform", "spg-shuffled"]
 SHARED += ["lwf", "gpm", "sgp", "spg-plus", "mas", "er", "der-plus", "mir", "gem", "icarl", "mer", "gr"]
-SHARED += ["trgp", "gpm-became"]
+SHARED += ["trgp", "gpm-became", "binplay", "dmc"]
 
 
 @pytest.mark.parametrize("name", SHARED)

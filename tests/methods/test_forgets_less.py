@@ -21,6 +21,15 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> float:
     return left("ncl", tmp_path_factory.mktemp("plain"))
 
 
+OTHERS = ["packnet", "spacenet", "apd", "trgp", "gpm-became", "binplay", "dmc"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_so_do_methods_with_parts_of_their_own_or_other_images(name: str, plain: float, tmp_path: Path) -> None:
+    assert left(name, tmp_path) > max(plain + 5, 65)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["lwf", "gpm", "sgp", "spg-plus", "mas", "er", "der-plus", "mir", "gem", "icarl", "mer", "gr"]

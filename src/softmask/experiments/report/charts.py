@@ -32,6 +32,7 @@ OTHERS = (
     *("A-GEM", "PGN", "PathNet", "CAT", "SupSup", "UCL", "SI", "TAG", "EWC-GI", "SPG-FI"),
     *("SPG (w/o CHI)", "SPG (w/o SMH)", "SPG (w/ hard-masking)"),
     *("LwF", "GPM", "SGP", "SPG+"),
+    *("PackNet", "SpaceNet", "APD", "TRGP", "GPM+BECAME", "BinPlay", "DMC"),
 )
 DASHES = ("", "6 3", "2 3", "9 3 2 3")
 
