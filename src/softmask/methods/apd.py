@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +42,7 @@ from softmask.learning import (
     search,
 )
 from softmask.learning.masked_weights import weights_of
+from softmask.learning.owned_weights import freeze_biases
 
 
 @register("apd")
@@ -77,13 +77,12 @@ class APD(Method):
 
     def build(self) -> None:
         super().build()
-        biases = [cast(nn.Parameter, block.layer.bias) for block in self.backbone.blocks]
-        for bias in biases:
-            bias.requires_grad_(False)  # in its place stand those of the tasks
+        freeze_biases(self.backbone, frozen=True)  # in their place stand those of the tasks
         with torch.no_grad():
             for weight in weights_of(self.backbone).values():
                 weight.mul_(2)
-        units = torch.cat([bias.detach() for bias in biases])
+        layers = (block.layer for block in self.backbone.blocks)
+        units = torch.cat([layer.bias.detach() for layer in layers if layer.bias is not None])
         self.masks = nn.ParameterList(torch.zeros_like(units) for _ in self.scenario.classes)
         self.biases = nn.ParameterList(units.clone() for _ in self.scenario.classes)
         self.difference = nn.ParameterDict({n: torch.zeros_like(w) for n, w in weights_of(self.backbone).items()})

@@ -113,23 +113,29 @@ class BinPlay(Method):
     def begin_task(self, task: Task) -> None:
         for index, head in enumerate(self.heads):
             head.requires_grad_(index in task.ids or (index < task.id and self.replays()))
-        old = range(task.id) if self.replays() else ()
-        self.old_codes = torch.cat([self.codes(each) for each in old]) if old else None
-        self.old_labels = torch.cat([self.labels(each) for each in old]) if old else None
-        self.old_tasks = torch.cat([torch.full_like(self.labels(each), each) for each in old]) if old else None
+        self.old = self.old_samples(task.id) if task.id > 0 and self.replays() else None
+
+    def old_samples(self, tasks: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes, labels and tasks of all samples of the first so many tasks."""
+        each = [
+            (self.codes(task), self.labels(task), torch.full_like(self.labels(task), task)) for task in range(tasks)
+        ]
+        codes, labels, of_tasks = (torch.cat(part) for part in zip(*each, strict=True))
+        return codes, labels, of_tasks
 
     def replays(self) -> bool:
         return self.settings.samples > 0 and self.settings.strength > 0
 
     def loss(self, step: Step) -> Tensor:
         loss = super().loss(step)
-        if self.old_codes is None:
+        if self.old is None:
             return loss
-        chosen = torch.randint(len(self.old_codes), (len(step.y),), generator=self.draws.generator(step.task.id))
-        chosen = chosen.to(self.old_codes.device)
+        codes, labels, tasks = self.old
+        chosen = torch.randint(len(codes), (len(step.y),), generator=self.draws.generator(step.task.id))
+        chosen = chosen.to(codes.device)
         with torch.no_grad():
-            images = self.images(self.old_codes[chosen])
-        replayed = mixed_loss(self.heads, self.backbone(images), self.old_tasks[chosen], self.old_labels[chosen])
+            images = self.images(codes[chosen])
+        replayed = mixed_loss(self.heads, self.backbone(images), tasks[chosen], labels[chosen])
         return loss + self.settings.strength * replayed
 
     # After a task
@@ -139,10 +145,10 @@ class BinPlay(Method):
             return None
         with self.own_randomness(task), torch.enable_grad():
             wanted, codes = self.new_samples(task), self.codes(task.id)
-            if self.old_codes is not None:
+            if self.old is not None:
                 with torch.no_grad():
-                    wanted = torch.cat([wanted, self.images(self.old_codes)])
-                codes = torch.cat([codes, self.old_codes])
+                    wanted = torch.cat([wanted, self.images(self.old[0])])
+                codes = torch.cat([codes, self.old[0]])
             error = self.train_generator(codes, wanted)
         return {"generator_error": error}
 
