@@ -87,7 +87,7 @@ def _held(value: Any) -> Any:
 
 @contextmanager
 def pretended_device(*modules: Any) -> Iterator[None]:
-    """Inside, `find_device` of these modules gives the pretended device for any name."""
+    """Inside, these modules get the pretended device for any name."""
     make = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
     make_generator, here = torch.Generator, "cpu"
 
@@ -102,7 +102,8 @@ def pretended_device(*modules: Any) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch, _OnThePretended():
         for module in modules:
-            patch.setattr(module, "find_device", lambda name: DEVICE)
+            for finds in {"find_device", "parse_device"} & vars(module).keys():
+                patch.setattr(module, finds, lambda name: DEVICE)
         for name in make:
             patch.setattr(torch, name, made_here(name))
         patch.setattr(torch, "Generator", lambda device=here: make_generator(here))

@@ -151,7 +151,8 @@ class Method(nn.Module):
         backbone = self.scenario.backbone(scale)
         if self.needs_blocks and not isinstance(backbone, Backbone):
             self.require_fitting(type(backbone).__name__)
-        if self.needs_blocks and self.scenario.network.norm == "batch":
+        shared = isinstance(backbone, Backbone) and self.scenario.network.norm == "batch"
+        if shared and (self.needs_blocks or self.needs_layers):
             raise BackboneMismatch(
                 f"{self.title} gives tasks their own parts of each layer, which a normalisation over the whole batch "
                 "would mix: it cannot use network.norm=batch"

@@ -53,7 +53,7 @@ class PackNet(Method):
     class Settings:
         __pydantic_config__ = {"extra": "forbid"}
 
-        pruned: float | None = search(None, low=0.3, high=0.95)
+        pruned: float | None = None
         """Share of each layer's free weights that is pruned after a task; None gives every task as many weights as any
         other. Default: ours; the authors have 0.5 or 0.75, for three tasks."""
         retrain_rate: float = search(0.1, low=0.05, high=1.0, log=True)

@@ -33,8 +33,9 @@ OTHERS = (
     *("SPG (w/o CHI)", "SPG (w/o SMH)", "SPG (w/ hard-masking)"),
     *("LwF", "GPM", "SGP", "SPG+"),
     *("PackNet", "SpaceNet", "APD", "TRGP", "GPM+BECAME", "BinPlay", "DMC"),
+    *("MAS", "ER", "DER++", "MIR", "GEM", "iCaRL", "MER", "GR"),
 )
-DASHES = ("", "6 3", "2 3", "9 3 2 3")
+DASHES = ("", "6 3", "2 3", "9 3 2 3", "12 4", "9 3 2 3 2 3")
 
 
 def style(label: str, place: int) -> tuple[int, int]:
