@@ -248,7 +248,7 @@ class WithoutId:
             for task in tasks:
                 self.statistics.learn(method, task)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def accuracies(self, method: Method, parts: Mapping[int, Batches]) -> dict[int, dict[str, float]]:
         """By task and rule, with the heads of all these tasks."""
         tasks = sorted(parts)
@@ -323,7 +323,7 @@ class Guess:
     """Its probability, the distances weighted by the least sharpness of all tasks."""
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def guess_tasks(method: Method, statistics: ClassStatistics, x: Tensor, tasks: Sequence[int]) -> list[Guess]:
     """By the rule `means`, for each input."""
     if len(tasks) == 1:

@@ -73,7 +73,6 @@ class TRGP(GPM):
 
     def build(self) -> None:
         super().build()
-        self.layers: dict[str, Layer] = layers_of(self.backbone)[0]
         self.bases: list[Bases] = []
         """Of each task that was learned."""
         self.learned: list[list[tuple[Region, Tensor]]] = []
@@ -100,13 +99,18 @@ class TRGP(GPM):
             basis = self.bases[region.task][region.layer].to(whole)
             change = whole @ basis @ (scale.to(whole) - torch.eye(len(scale)).to(whole)) @ basis.T
             changes[region.layer] = changes[region.layer] + change if region.layer in changes else change
-        found = {}
+        found, layers = {}, self.layers if changes else {}
         for name, change in changes.items():
-            layer = self.layers[name]
+            layer = layers[name]
             found[f"{name}.weight"] = layer.weight + change[:, : layer.inputs].reshape(layer.weight.shape)
             if layer.bias is not None:
                 found[f"{name}.bias"] = layer.bias + change[:, layer.inputs]
         return found
+
+    @property
+    def layers(self) -> dict[str, Layer]:
+        """Looked up each time: moving a module to another device may give it other parameters."""
+        return layers_of(self.backbone)[0]
 
     def matrix(self, name: str, of_gradients: bool = False) -> Tensor:
         """[outputs, inputs] of a layer; the bias, as the weight of an input that is always 1, is the last column."""
