@@ -30,7 +30,7 @@ def test_contract(network: str, method: str, check, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["spg", "wsn", "one", "mtl", "gpm"])
+@pytest.mark.parametrize("method", ["spg", "wsn", "one", "mtl", "gpm", "supsup"])
 def test_batch_normalisation(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = {"network.name": "resnet18", "network.norm": "batch", "training.batch": 128}
     monkeypatch.setattr(testing, "SMALL", {**SMALL, **TINY, **network})

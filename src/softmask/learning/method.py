@@ -73,6 +73,9 @@ class Cost:
     """A remark, for example what grows with the number of tasks."""
 
 
+RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""Of batch normalisation, as torch names them."""
+
 FAMILIES = {
     "reference": "what is reached without a method against forgetting, or without a sequence of tasks",
     "regularisation": "a term of the loss keeps weights, or answers, near those of before",
@@ -280,13 +283,15 @@ class Method(nn.Module):
         """Copies of all parameters and buffers that may change while a task is learned.
 
         Frozen ones too, unless their part is named in `not_in_snapshot`: a teacher may follow the weights, and `learn`
-        may freeze first one part and then another.
+        may freeze first one part and then another. Running statistics always: they move without a gradient.
         """
         named = itertools.chain(self.named_parameters(), self.named_buffers())
         return {
             name: tensor.detach().clone()
             for name, tensor in named
-            if tensor.requires_grad or name.partition(".")[0] not in self.not_in_snapshot
+            if tensor.requires_grad
+            or name.partition(".")[0] not in self.not_in_snapshot
+            or name.rpartition(".")[2] in RUNNING_STATISTICS
         }
 
     @torch.no_grad()
