@@ -7,12 +7,15 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from softmask.experiments.runs.store import Store
 from tests.cli.command import softmask
 
 SMALL = ("--set", "width=0.0625", "--set", "epochs=1", "--tasks", "1", "--preset", "short", "--sequences", "D-5")
 
 
+@pytest.mark.slow
 def test_a_job_array(tmp_path: Path) -> None:
     store, folder = tmp_path / "runs here", tmp_path / "the job's"
     asked = ("grid", "--methods", "ncl,one", "--seeds", "1-2", *SMALL, "--store", store, "--slurm", folder)

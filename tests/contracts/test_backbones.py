@@ -9,6 +9,7 @@ import pytest
 from softmask import testing
 from softmask.testing import METHOD_CHECKS, SMALL, check_interrupted_equals_uninterrupted, check_learns
 
+QUICK = (("resnet18", "spg"), ("vit-tiny", "wsn"))
 METHODS = ("ncl", "spg", "ewc", "wsn", "lwf")
 TINY = {"network.width": 1 / 32}
 
@@ -17,7 +18,7 @@ def _contract():
     for network in ("resnet18", "vit-tiny"):
         for method in METHODS:
             for check in METHOD_CHECKS:
-                quick = check is check_interrupted_equals_uninterrupted and method in ("spg", "wsn")
+                quick = check is check_interrupted_equals_uninterrupted and (network, method) in QUICK
                 if check is not check_learns:
                     name = f"{network}-{method}-{check.__name__.removeprefix('check_')}"
                     yield pytest.param(network, method, check, id=name, marks=() if quick else pytest.mark.slow)

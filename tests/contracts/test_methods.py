@@ -6,20 +6,32 @@ from pathlib import Path
 import pytest
 import torch
 
+from softmask.experiments.paper import paper_measure
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import Store
 from softmask.learning.method import FAMILIES, Method
 from softmask.learning.registry import METHODS
-from softmask.testing import METHOD_CHECKS, SMALL, check_learns
+from softmask.testing import (
+    METHOD_CHECKS,
+    SMALL,
+    check_interrupted_equals_uninterrupted,
+    check_learns,
+    check_same_seed_same_bits,
+)
 
-LEARNED_IN_THE_FAST_TESTS = ("lwf", "one", "spg")  # twelve seconds each
+LEARNED_IN_THE_FAST_TESTS = ("spg",)  # twelve seconds each
+ALWAYS_FAST = (check_same_seed_same_bits, check_interrupted_equals_uninterrupted)
 
 
 def _contract():
     for name in METHODS.names():
+        in_paper = paper_measure("ACC", METHODS.load(name).title, "C-10") is not None
         for check in METHOD_CHECKS:
-            slow = check is check_learns and name not in LEARNED_IN_THE_FAST_TESTS
+            if check is check_learns:
+                slow = name not in LEARNED_IN_THE_FAST_TESTS
+            else:
+                slow = not in_paper and check not in ALWAYS_FAST
             marks = pytest.mark.slow if slow else ()
             yield pytest.param(name, check, id=f"{name}-{check.__name__.removeprefix('check_')}", marks=marks)
 
