@@ -9,7 +9,7 @@ import pytest
 from softmask import testing
 from softmask.testing import METHOD_CHECKS, SMALL, check_interrupted_equals_uninterrupted, check_learns
 
-QUICK = (("resnet18", "spg"), ("vit-tiny", "wsn"))
+QUICK = (("resnet18", "spg"),)
 METHODS = ("ncl", "spg", "ewc", "wsn", "lwf")
 TINY = {"network.width": 1 / 32}
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 OTHER_PACKAGE = Path(__file__).parents[1] / "other_package"
 
 PROGRAM = """
@@ -28,6 +30,7 @@ def with_path(package: Path) -> str:
     return os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
+@pytest.mark.slow
 def test_is_found_and_passes_the_contract(tmp_path: Path) -> None:
     """In a process of its own, where the package is installed as any other is: on the path, with its metadata."""
     done = subprocess.run(
