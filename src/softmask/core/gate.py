@@ -24,10 +24,10 @@ class RetentionError(RuntimeError):
 
     def __init__(self, share: float, curves: Curves, lost: Sequence[str]) -> None:
         self.share, self.curves, self.lost = share, curves, tuple(lost)
-        told = [f"{name} {' '.join(f'{100 * value:.1f}' for value in curves[name])}" for name in lost]
+        accuracies = [f"{name} {' '.join(f'{100 * value:.1f}' for value in curves[name])}" for name in lost]
         super().__init__(
             f"{len(lost)} of {len(curves)} old tasks kept less than {100 * share:g} % of what they knew; accuracy in "
-            f"percent, as learned and then during the update: {'; '.join(told)}"
+            f"percent, as learned and then during the update: {'; '.join(accuracies)}"
         )
 
 

@@ -105,8 +105,8 @@ class SoftMask:
         gone = [name for name in gone if name not in moved.values()]
         if lost := [name for name in gone if self._is_important(name)]:
             now = {name: f"has shape {tuple(found[name].shape)}" if name in found else "is gone" for name in lost}
-            told = (f"{name!r} {now[name]}, but its importance {tuple(self.stored[name].shape)}" for name in lost)
-            raise ValueError(f"{'; '.join(told)}: if that is intended, remove it (`del mask.importance[name]`)")
+            changes = (f"{name!r} {now[name]}, but its importance {tuple(self.stored[name].shape)}" for name in lost)
+            raise ValueError(f"{'; '.join(changes)}: if that is intended, remove it (`del mask.importance[name]`)")
         self._warn_of_replaced(found, moved)
         along = {name: self.importance[old] for name, old in moved.items()}
         for name in {*moved.values(), *gone}:

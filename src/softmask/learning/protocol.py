@@ -143,8 +143,8 @@ def end_task(method: Method, task: Task) -> dict[str, Any]:
         try:
             json.dumps({name: value})
         except (TypeError, ValueError) as error:
-            told = f"{type(method).__name__}.end_task returned a fact {name!r} that cannot be written down: {error}"
-            raise SoftmaskError(f"{told}; facts are numbers, text, lists and dictionaries") from None
+            message = f"{type(method).__name__}.end_task returned a fact {name!r} that cannot be written down: {error}"
+            raise SoftmaskError(f"{message}; facts are numbers, text, lists and dictionaries") from None
     method.zero_grad(set_to_none=True)
     return facts
 

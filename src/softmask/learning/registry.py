@@ -105,12 +105,12 @@ class Registry(Generic[T]):
                 point.load()
             except (Exception, SystemExit) as error:  # of one package, which is no reason to do without all others
                 self._entries = before  # half a module is gone with its names
-                told = f"{self.kind} {point.name!r} ({point.value}) does not load: {error!r}"
+                message = f"{self.kind} {point.name!r} ({point.value}) does not load: {error!r}"
                 if point.name not in before:
-                    self._broken[point.name] = told
+                    self._broken[point.name] = message
                 if isinstance(error, NameClash) and not _place(error.known).startswith(self.package + "."):
                     self._broken[error.name] = f"{error}; which is meant depends on nothing but their order: rename one"
-                warnings.warn(told, stacklevel=2)
+                warnings.warn(message, stacklevel=2)
         self._searched = True
 
 

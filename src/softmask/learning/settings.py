@@ -123,7 +123,7 @@ def as_text(cards: list[Setting]) -> str:
     """Two lines or more for each setting."""
     lines = []
     for each in cards:
-        searched = "" if each.search is None else f"; searched: {range_in_words(each.search)}"
+        searched = "" if each.search is None else f"; searched: {range_text(each.search)}"
         lines.append(f"{each.name} = {shown(each.default)}  ({each.kind}{searched})")
         lines += textwrap.wrap(each.about, width=120, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
@@ -137,7 +137,7 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def range_in_words(search: Mapping[str, Any]) -> str:
+def range_text(search: Mapping[str, Any]) -> str:
     if search["choices"] is not None:
         return " or ".join(map(shown, search["choices"]))
     return f"{shown(search['low'])} to {shown(search['high'])}" + (", log scale" if search["log"] else "")
@@ -177,7 +177,7 @@ def validated(kind: type, raw: dict[str, Any], what: str) -> Any:
         # Strict, so that a number in quotes is no number; JSON, so that lists may stand for tuples.
         return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
-        raise ConfigError(f"{what}: {_in_words(error)}") from None
+        raise ConfigError(f"{what}: {_validation_message(error)}") from None
     except (PydanticUserError, PydanticSchemaGenerationError, TypeError, NameError) as error:
         # Code of another package: a type that nobody can check, a `__post_init__` that fails.
         raise ConfigError(f"{what}: {kind.__qualname__} cannot be checked: {error}".split("\n")[0]) from error
@@ -198,14 +198,14 @@ def refuse_unknown(kind: type, raw: Mapping[str, Any], what: str) -> None:
             raise ConfigError(f"{what}: there is no field {name!r}{hint} (known: {', '.join(fields) or 'none'})")
 
 
-def _in_words(error: ValidationError) -> str:
+def _validation_message(error: ValidationError) -> str:
     problems = []
     for problem in error.errors():
         place = ".".join(map(str, problem["loc"]))
-        # A value error is told in our own words, which name the value already.
-        told = problem["msg"].removeprefix("Value error, ")
+        # The message of a value error is ours and contains the value already.
+        message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] != "value_error":
             given = repr(problem["input"])
-            told = f"{told}, not {given if len(given) <= LONGEST else given[:LONGEST] + '...'}"
-        problems.append(f"{place}: {told}" if place else told)
+            message = f"{message}, not {given if len(given) <= LONGEST else given[:LONGEST] + '...'}"
+        problems.append(f"{place}: {message}" if place else message)
     return "; ".join(problems)

@@ -83,13 +83,13 @@ class DERPlus(ReplayMethod):
         heads = self.heads[: task + 1]
         logits = own_head_logits(heads, self.features(samples.images, task), samples.tasks)
         labels = places(heads, samples.tasks, samples.labels)
-        new, told, again = (len(step.y), len(first), len(second))
-        matched = slice(new, new + told)
+        new, distilled, replayed = (len(step.y), len(first), len(second))
+        matched = slice(new, new + distilled)
         said = own_logits(heads, logits[matched], samples.tasks[matched])
         kept = self.memory.answers[first, : said.size(1)]
         classes = torch.tensor(self.scenario.classes, device=said.device)[samples.tasks[matched]]
         distance = (said - kept).pow(2).sum() / classes.sum()
-        relearned = F.cross_entropy(logits[-again:], labels[-again:])
+        relearned = F.cross_entropy(logits[-replayed:], labels[-replayed:])
         loss = F.cross_entropy(logits[:new], labels[:new])
         return loss + settings.alpha * distance + settings.beta * relearned
 
