@@ -55,7 +55,7 @@ VERBS = {
     ),
     "report": Verb(
         "report:report_command",
-        "All tables and figures of a store of runs as one HTML file that works offline.",
+        "Write all tables and figures of a store of runs to one HTML file that works offline.",
     ),
     "learn": Verb(
         "learn:learn",
@@ -64,15 +64,15 @@ VERBS = {
     "predict": Verb("predict:predict", "Name the class of each image, with the probabilities."),
     "inspect": Verb(
         "inspect:inspect",
-        "Show the tasks, their accuracy when learned, importance by layer, free capacity and size.",
+        "Show the tasks, their accuracy when learned, importance per layer, free capacity and size.",
     ),
     "history": Verb(
         "history:history",
-        "Show what happened to a model, and the accuracy of each task after every event.",
+        "Show the history of a model: its events, and the accuracy of each task after each of them.",
     ),
     "export": Verb(
         "export:export",
-        "Write one task of a model for other programs: plain weights, a program of torch, ONNX.",
+        "Export one task of a model for other programs: plain weights, a torch.export program, ONNX.",
     ),
     "task": Verb(
         "task:app",
@@ -80,10 +80,10 @@ VERBS = {
     ),
     "doctor": Verb(
         "doctor:doctor",
-        "Show installed packages, threads and the data that are found, and run a short self-check.",
+        "Show installed packages, threads and the datasets that are found, and run a short self-check.",
     ),
     "list": Verb("listing:app", "List methods, sequences and runs. Example: `softmask list methods`"),
-    "analyse": Verb("analyse:app", "Tables from stored runs. Example: `softmask analyse accuracy`"),
+    "analyse": Verb("analyse:app", "Show tables from stored runs. Example: `softmask analyse accuracy`"),
     "data": Verb("data:app", "List, check and fetch the data of the sequences."),
 }
 
@@ -101,7 +101,7 @@ def load_verb(name: str) -> Any:
 
 
 class VerbGroup(TyperGroup):
-    """Knows names and summaries, enough for its help and to name the nearest verb; loads the one that is called."""
+    """Knows names and summaries, which suffice for help and for suggestions; imports a verb when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -142,7 +142,7 @@ RESUMING = ("demo", "run", "grid", "search", "reproduce")
 
 
 class Interrupted(BaseException):
-    """Ctrl-C under another name: typer keeps KeyboardInterrupt to itself and says nothing."""
+    """Raised on Ctrl-C, since typer swallows KeyboardInterrupt silently."""
 
 
 def _interrupt(*_: object) -> None:

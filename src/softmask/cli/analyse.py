@@ -34,7 +34,7 @@ def _known_form(form: str) -> str:
 
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.", callback=_known_form)]
 Methods = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in `spg,hat`; ONE is always included.")]
-app = typer.Typer(help="Tables from stored runs. Example: `softmask analyse accuracy`", no_args_is_help=True)
+app = typer.Typer(help="Show tables from stored runs. Example: `softmask analyse accuracy`", no_args_is_help=True)
 
 
 def selected(
@@ -104,9 +104,9 @@ def _why_empty(analysis: Analysis, any_finished: bool, store: Store) -> str:
 
 Published = Annotated[
     Path | None,
-    typer.Option(help="CSV of published numbers to show instead of the paper's: method, sequence, ACC, FWT, BWT."),
+    typer.Option(help="CSV of published results to show instead of the paper's: method, sequence, ACC, FWT, BWT."),
 ]
-Against = Annotated[str, typer.Option(help="The base: each method is shown minus this one.")]
+Against = Annotated[str, typer.Option(help="The baseline that is subtracted from each method.")]
 
 
 def _command(analysis: Analysis) -> Callable[..., None]:
@@ -163,7 +163,9 @@ def pruning_command(
     methods: Methods = None,
     sequences: options.Sequences = None,
     data: options.Data = None,
-    ranked_over: Annotated[str, typer.Option(help="Rank over the `backbone` or within each `layer`.")] = "backbone",
+    ranked_over: Annotated[
+        str, typer.Option(help="Rank parameters over the whole `backbone` or within each `layer`.")
+    ] = "backbone",
     form: Format = "text",
     as_json: options.AsJson = False,
 ) -> None:
@@ -193,9 +195,11 @@ def representation_command(
     data: options.Data = None,
     onto: Annotated[
         str | None,
-        typer.Option(help="A sequence, used as one task, or `rest`: classes not learned with --tasks."),
+        typer.Option(
+            help="A sequence, used as one task, or `rest`: the classes that a run with --tasks did not learn."
+        ),
     ] = None,
-    union: Annotated[bool, typer.Option("--union", help="HAT, WSN: features of all tasks.")] = False,
+    union: Annotated[bool, typer.Option("--union", help="For HAT and WSN: use the features of all tasks.")] = False,
     form: Format = "text",
     as_json: options.AsJson = False,
 ) -> None:

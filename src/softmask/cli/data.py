@@ -19,12 +19,13 @@ from softmask.experiments.sequences.checking import Checked, Sizes, check, find,
 from softmask.experiments.sequences.fetching import fetch as fetch_file
 
 app = typer.Typer(help="List, check and fetch the data of the sequences.", no_args_is_help=True)
-Names = Annotated[list[str] | None, typer.Argument(help="Sequences, as in `softmask list sequences`; all if none.")]
+Names = Annotated[list[str] | None, typer.Argument(help="Sequences, as in `softmask list sequences` (default: all).")]
 
 
 @app.command("list")
 def list_data(names: Names = None, data: options.Data = None, as_json: options.AsJson = False) -> None:
-    """List the data of each sequence: what is needed, what is found, source and terms. Example: `softmask data list`"""
+    """List the data of each sequence: files needed, files found, source and licence terms. Example: `softmask data
+    list`"""
     listed = [_listed(name, data) for name in names_to_check(names or [])]
     if as_json:
         print_json(listed)
@@ -66,9 +67,9 @@ def _found(name: str, data: Path | None) -> str:
 
 @app.command("check")
 def check_data(names: Names = None, data: options.Data = None, as_json: options.AsJson = False) -> None:
-    """Load the data, count them and compare with the paper's table; every problem in one list.
+    """Load the data, count the samples, compare with the paper's table, and list all problems.
 
-    With no names, only what is there is checked. Example: `softmask data check C-10 FE-10 --data DIR`
+    Without names, all datasets that are found are checked. Example: `softmask data check C-10 FE-10 --data DIR`
     """
     checked = check(names_to_check(names or []), data)
     wanted = [each for each in checked if names or each.found or each.sizes]
@@ -114,12 +115,13 @@ def _plain(checked: Checked) -> dict[str, object]:
 
 @app.command("fetch")
 def fetch(
-    names: Annotated[list[str], typer.Argument(help="Sequences whose data to fetch, as in `C-10`.")],
+    names: Annotated[list[str], typer.Argument(help="Sequences whose data are downloaded, as in `C-10`.")],
     data: options.Data = None,
 ) -> None:
-    """Fetch data from their owners, continuing where it broke off. Example: `softmask data fetch C-10 --data DIR`"""
+    """Download datasets from their owners, resuming interrupted downloads. Example: `softmask data fetch C-10 --data
+    DIR`"""
     if data is None:
-        raise DataError("give the folder to fetch to with --data or set SOFTMASK_DATA")
+        raise DataError("name the folder to download to with --data or set SOFTMASK_DATA")
     downloads: dict[Download, str] = {}
     for name in names:
         source = sequence_facts(name).source

@@ -1,4 +1,4 @@
-"""`softmask demo`: the main job on built-in data, with a report at its end."""
+"""`softmask demo`: four methods on built-in data, with a report at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXECUTOR = "processes"
 
 
 def demo(
-    store: Annotated[Path, typer.Option(help="Folder in which the runs are kept.")] = Path("softmask-demo"),
+    store: Annotated[Path, typer.Option(help="Folder in which the runs are stored.")] = Path("softmask-demo"),
 ) -> None:
     """Learn task after task with and without soft-masking, on built-in data, and write a report.
 
@@ -32,7 +32,7 @@ def demo(
     """
     kept = Store(store)
     out.print("Five tasks of two digits each (D-5), and ten tasks of all digits, rotated further each time (R-10),")
-    out.print("learned one after the other: how much of the first tasks is forgotten at the end?")
+    out.print("learned one after the other. How much of the first tasks is forgotten at the end?")
     grid = Grid.of(METHODS, SEQUENCES, (1,), preset="short", changes=built_in_settings)
     executor = make_executor(EXECUTOR)
     with GridDisplay(grid.cells(kept), executor.jobs, retry_failed=True) as display:

@@ -1,4 +1,4 @@
-"""`softmask doctor`: is everything in place?"""
+"""`softmask doctor`: checks the installation."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PACKAGES = ("torch", "numpy", "safetensors", "pydantic", "scikit-learn", "pillow
 
 
 def doctor(data: options.Data = None) -> None:
-    """Show installed packages, threads and the data that are found, and run a short self-check.
+    """Show installed packages, threads and the datasets that are found, and run a short self-check.
 
     Example: `softmask doctor --data DIR`
     """
     out.print(f"softmask {softmask.__version__}, Python {platform.python_version()}, {platform.platform()}")
     out.print("packages: " + ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES))
-    waiting = os.environ.get("OMP_WAIT_POLICY", "not set: waiting threads spin, which slows a shared machine down")
+    waiting = os.environ.get("OMP_WAIT_POLICY", "not set: idle threads spin, which slows down a shared machine")
     out.print(f"cores {os.cpu_count()}, torch threads {torch.get_num_threads()}, OMP_WAIT_POLICY {waiting}")
     out.print(
         f"GPU: {'yes: --device cuda (not tested by us)' if torch.cuda.is_available() else 'none; all runs use the CPU'}"
@@ -44,7 +44,7 @@ def doctor(data: options.Data = None) -> None:
     _check_importance()
     _check_run()
     out.print(
-        f"self-check passed in {time.monotonic() - start:.1f} s: importance is exact, a run resumes to the same bits"
+        f"self-check passed in {time.monotonic() - start:.1f} s: importance is exact, a resumed run is bit-identical"
     )
 
 
@@ -60,7 +60,7 @@ def _found(name: str, data: options.Data) -> str:
 
 
 def _check_importance() -> None:
-    """The smallest example that can be worked out by hand."""
+    """A minimal example, whose result was calculated by hand."""
     backbone, head, old = nn.Linear(2, 2), nn.Linear(2, 2, bias=False), nn.Linear(2, 2)
     with torch.no_grad():
         backbone.weight.copy_(torch.eye(2))

@@ -23,12 +23,12 @@ def export(
     ] = None,
     network: OwnNetwork = None,
 ) -> None:
-    """Write one task of a model for other programs: plain weights, a program of torch, ONNX.
+    """Export one task of a model for other programs: plain weights, a torch.export program, ONNX.
 
-    Beside them stands `labels.json` with classes, input shape and normalisation.
+    The folder also gets `labels.json` with classes, input shape and normalisation.
 
     Example: `softmask export pets-model birds-export --task birds --format onnx`
     """
     options.allow_own_code(network)
     ContinualModel.open(model, network).export(folder, task, formats or ("safetensors",))
-    out.print(f"{task} is in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    out.print(f"exported {task} to {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")

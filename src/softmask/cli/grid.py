@@ -49,7 +49,7 @@ def duration(seconds: float) -> str:
 
 
 class GridDisplay:
-    """Cells by state, how many an hour, and how long it will take."""
+    """Progress of a grid: the number of cells in each state, the pace, and the remaining time."""
 
     def __init__(self, cells: Sequence[Cell], jobs: int, *, retry_failed: bool) -> None:
         self.total, self.jobs = len(cells), jobs
@@ -88,7 +88,7 @@ class GridDisplay:
     def _pace(self) -> str:
         elapsed = time.monotonic() - self.start
         if not self.run_here:
-            return f"{duration(elapsed)} gone"
+            return f"{duration(elapsed)} elapsed"
         rate = self.run_here / elapsed
         return f"{3600 * rate:,.0f} cells an hour, {duration(self.left / rate)} left"
 
@@ -104,18 +104,18 @@ ALL = "all"
 Names = Annotated[list[str] | None, typer.Option("--methods", "-m", help="As in `spg,ncl,one`, or `all`.")]
 Seeds = Annotated[str | None, typer.Option("--seeds", help="As in `1-5` or `1,2,7`.")]
 File = Annotated[
-    Path | None, typer.Option("--file", "-f", help="All of this in a TOML or YAML file; flags override it.")
+    Path | None, typer.Option("--file", "-f", help="Read the grid from a TOML or YAML file; flags override it.")
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", "-j", min=1, help="Processes; by default one for each core, one on a GPU."),
+    typer.Option("--jobs", "-j", min=1, help="Number of processes (default: one per core, or one on a GPU)."),
 ]
-Cpus = Annotated[float, typer.Option(min=0, help="Processors that a cell takes on a Ray cluster.")]
-Gpus = Annotated[float, typer.Option(min=0, help="GPUs that a cell takes on a Ray cluster.")]
+Cpus = Annotated[float, typer.Option(min=0, help="Processors per cell on a Ray cluster.")]
+Gpus = Annotated[float, typer.Option(min=0, help="GPUs per cell on a Ray cluster.")]
 ExecutorName = Annotated[str, typer.Option("--executor", help=f"Where cells run: {', '.join(NAMES)}.")]
 Devices = Annotated[
     str | None,
-    typer.Option("--devices", help="GPUs of this machine, as in `0,1`: one process each (or `--jobs` in all)."),
+    typer.Option("--devices", help="GPUs of this machine, as in `0,1`; one process each, or `--jobs` in all."),
 ]
 
 
@@ -125,9 +125,7 @@ def grid_command(
     seeds: Seeds = None,
     file: File = None,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's grid: 760 cells and 135 ablations.")] = False,
-    preset: Annotated[
-        str | None, typer.Option("--preset", "-p", help=f"How to train: {options.PRESETS_IN_WORDS}.")
-    ] = None,
+    preset: Annotated[str | None, typer.Option("--preset", "-p", help=f"How to train: {options.PRESET_HELP}.")] = None,
     tasks: options.Tasks = None,
     data: options.Data = None,
     store: options.StorePath = options.DEFAULT_STORE,
@@ -140,10 +138,10 @@ def grid_command(
     precision: options.Precision = None,
     executor: ExecutorName = "processes",
     jobs: Jobs = None,
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; `auto` for this machine's.")] = None,
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; `auto` for this machine's.")] = None,
     cpus: Cpus = 1.0,
     gpus: Gpus = 0.0,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run cells again that failed before.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate cells, time, memory and disk.")] = False,
     checkpoint_every: options.CheckpointEvery = 1,
     keep: options.Keep = "last",
@@ -151,10 +149,12 @@ def grid_command(
     track: options.Track = None,
     slurm: Annotated[
         Path | None,
-        typer.Option("--slurm", help="Run nothing: write a Slurm job array for the missing cells to this folder."),
+        typer.Option("--slurm", help="Run nothing; write a Slurm job array for the missing cells to this folder."),
     ] = None,
-    shards: Annotated[int, typer.Option(min=1, help="Tasks of the job array.")] = 8,
-    shard: Annotated[Path | None, typer.Option("--shard", help="Run the cells in this file of a job array.")] = None,
+    shards: Annotated[int, typer.Option(min=1, help="Number of tasks in the job array.")] = 8,
+    shard: Annotated[
+        Path | None, typer.Option("--shard", help="Run the cells listed in this file of a job array.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Run methods x sequences x seeds. Run it again, or several times at once: only missing cells are run.
@@ -166,7 +166,7 @@ def grid_command(
     check_trackers(track or ())
     if shard is not None:
         if any((methods, sequences, seeds, file, paper, preset, tasks, settings, change, precision, with_one, slurm)):
-            raise ConfigError("--shard names all that is run: leave the options out that say the same")
+            raise ConfigError("--shard already specifies the cells: omit --methods, --sequences and similar options")
         options.allow_own_code(network)
         grid = read_shard(shard)
     else:
@@ -225,10 +225,10 @@ def grid_command(
 
 
 def _own_code(grid: Grid) -> str | None:
-    """The one function of the user's own that the cells' networks come from, if any."""
+    """The user's own function that builds the cells' networks, if there is one."""
     names = {config.network.name for config in grid.configs if is_function(config.network.name)}
     if len(names) > 1:
-        raise ConfigError(f"a job array runs one network of your own, not {' and '.join(sorted(names))}")
+        raise ConfigError(f"a job array can run only one network of your own, not {' and '.join(sorted(names))}")
     return next(iter(names), None)
 
 
@@ -238,7 +238,7 @@ def parse_devices(devices: str | None) -> tuple[str, ...]:
         return ()
     numbers = tuple(part.strip() for part in devices.split(","))
     if not all(number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
-        raise ConfigError(f"--devices takes different numbers of GPUs, as in 0,1, not {devices!r}")
+        raise ConfigError(f"--devices takes distinct GPU numbers, as in 0,1, not {devices!r}")
     return numbers
 
 
@@ -248,7 +248,7 @@ def find_workers(
     """The executor, and the device of a dry run: with Ray the CPU, since the nodes have the GPUs."""
     wanted = parse_device(device)
     if devices and name != "processes":
-        raise ConfigError("--devices is for `--executor processes`: with Ray use --gpus, else --device cuda:N")
+        raise ConfigError("--devices needs `--executor processes`: with Ray use --gpus, otherwise --device cuda:N")
     for number in devices:
         find_device(f"cuda:{number}")
     workers = make_executor(name, jobs=jobs or (None if wanted == CPU or devices else 1), devices=devices, **on_ray)
@@ -295,10 +295,10 @@ def make_grid(wanted: GridFile, by_hand: Mapping[str, Any]) -> Grid:
     for method in wanted.method:
         METHODS.entry(method)
         if not wanted.paper and not {method, ALL} & set(wanted.methods or ()):
-            tell(f"note: [method.{method}] changes nothing: {method} is not among the methods")
+            tell(f"note: [method.{method}] has no effect: {method} is not among the methods")
     for sequence in wanted.sequence:
         if not wanted.paper and sequence not in (wanted.sequences or ()):
-            tell(f'note: [sequence."{sequence}"] changes nothing: {sequence} is not among the sequences')
+            tell(f'note: [sequence."{sequence}"] has no effect: {sequence} is not among the sequences')
 
     def changes(method: str, sequence: str) -> dict[str, Any]:
         found = {} if wanted.settings is None else settings_changes(wanted.settings, method, sequence)
@@ -345,8 +345,8 @@ def _show(grid: Grid, ended: list[Cell], store: Path, as_json: bool) -> None:
     ended.sort(key=lambda cell: place[cell.config.id()])
     failed = [cell for cell in ended if cell.state == "failed"]
     if as_json:
-        told = {"store": str(store), "cells": [_plain(cell) for cell in ended], "left_out": grid.left_out}
-        typer.echo(json.dumps(told, indent=1))
+        content = {"store": str(store), "cells": [_plain(cell) for cell in ended], "left_out": grid.left_out}
+        typer.echo(json.dumps(content, indent=1))
     else:
         out.print(f"{len(ended)} cells: {len(ended) - len(failed)} finished, {len(failed)} failed")
         out.print(f"results: {store}; next: softmask analyse accuracy --store {store}")
@@ -357,5 +357,5 @@ def _show(grid: Grid, ended: list[Cell], store: Path, as_json: bool) -> None:
         more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
         problem(f"{cell_name(cells[0].config)}{more}: {error}")
     if failed:
-        tell("cells that failed while learning are run again only with --retry-failed")
+        tell("failed cells are run again only with --retry-failed")
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`softmask history`: what happened to the model in a folder."""
+"""`softmask history`: the events of the model in a folder."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ from softmask.models.history import read_history
 
 def history(
     model: Model,
-    plot: Annotated[
-        Path | None, typer.Option(help="Also draw the accuracies into this file (.png, .svg, .pdf).")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Also plot the accuracies to this file (.png, .svg, .pdf).")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show what happened to a model, and the accuracy of each task after every event.
+    """Show the history of a model: its events, and the accuracy of each task after each of them.
 
-    Accuracy after the first is known for tasks with kept samples (`learn --probe N`).
+    Accuracies at later events are known only for tasks with kept samples (`learn --probe N`).
 
     Example: `softmask history pets-model --plot pets.svg`
     """
     folder = ModelFolder(model)
-    folder.read_config()  # a folder that is no model is told
+    folder.read_config()  # raises if the folder is not a model
     found = read_history(folder.history)
     if plot is not None:
         found.draw(plot)
@@ -40,7 +38,7 @@ def history(
         return
     print_table(history_table(found), out)
     if plot is not None:
-        tell(f"drawn into {plot}")
+        tell(f"plot: {plot}")
 
 
 def history_table(found: History) -> Table:

@@ -19,15 +19,15 @@ from softmask.models.page import page
 
 def inspect(
     model: Model,
-    probe: Annotated[bool, typer.Option("--probe", help="Predict again what `learn --probe` kept.")] = False,
+    probe: Annotated[bool, typer.Option("--probe", help="Evaluate the samples kept by `learn --probe` again.")] = False,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page for the browser, with the history, instead.", metavar="FILE")
+        Path | None, typer.Option(help="Write an HTML page with the history instead.", metavar="FILE")
     ] = None,
     network: OwnNetwork = None,
     device: options.Device = "cpu",
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the tasks, their accuracy when learned, importance by layer, free capacity and size.
+    """Show the tasks, their accuracy when learned, importance per layer, free capacity and size.
 
     Example: `softmask inspect pets-model --probe`
     """
@@ -36,7 +36,7 @@ def inspect(
     found = opened.inspect(probe)
     if html is not None:
         html.write_text(page(found, opened.history()), encoding="utf-8")
-        tell(f"written to {html}")
+        tell(f"page: {html}")
     elif as_json:
         print_json(found.to_dict())
     else:
@@ -65,7 +65,7 @@ def _show(found: Inspection) -> None:
             f"{_percent(found.blocked)} of the parameters cannot change at all"
         )
     else:
-        out.print(f"{found.method} has no soft mask, so its free capacity is not known")
+        out.print(f"{found.method} has no soft mask, so free capacity is unknown")
     if found.drift:
         rows: list[tuple[Cell, ...]] = [
             (

@@ -52,7 +52,7 @@ def learn(
     ] = None,
     probe: Annotated[
         int | None,
-        typer.Option(min=0, help="Keep N samples, to measure forgetting (0; with --retain 100).", metavar="N"),
+        typer.Option(min=0, help="Keep N samples to measure forgetting (default: 0; with --retain 100).", metavar="N"),
     ] = None,
     retain: Annotated[
         float | None,
@@ -62,26 +62,26 @@ def learn(
     ] = None,
     search_minutes: Annotated[
         float | None,
-        typer.Option(
-            min=0, help="With --retain: learn again with more protection, as long as it ends in this time.", metavar="M"
-        ),
+        typer.Option(min=0, help="With --retain: retry with more protection for at most M minutes.", metavar="M"),
     ] = None,
     more: Annotated[
         bool, typer.Option("--more", help="The images are more of a known task; new classes are added to it.")
     ] = False,
     mean: Annotated[
-        str | None, typer.Option(help="Of pixels from 0 to 1, as in 0.5,0.5,0.5, for a new model (ImageNet's).")
+        str | None, typer.Option(help="Mean of the pixels (0 to 1), as in 0.5,0.5,0.5, for a new model (ImageNet's).")
     ] = None,
-    std: Annotated[str | None, typer.Option(help="Their standard deviation, as --mean, for a new model.")] = None,
+    std: Annotated[
+        str | None, typer.Option(help="Standard deviation of the pixels, in the form of --mean, for a new model.")
+    ] = None,
     pretrained: Annotated[
-        bool, typer.Option("--pretrained", help="The network knows something already: protect it, in a new model.")
+        bool, typer.Option("--pretrained", help="For a new model: the network is pretrained; protect its features.")
     ] = False,
     weights: Annotated[
         Path | None,
         typer.Option(help="State file (or folder of transformers) of a pretrained network, for a new model."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse images that cannot be read, not leave them out.")
+        bool, typer.Option("--strict", help="Refuse images that cannot be read instead of skipping them.")
     ] = False,
     device: options.Device = "cpu",
     as_json: options.AsJson = False,
@@ -94,7 +94,7 @@ def learn(
     if channels not in (None, 1, 3):
         raise typer.BadParameter("images have 1 channel (grey) or 3 channels (colour)", param_hint="--channels")
     if Path(os.path.abspath(model)).is_relative_to(os.path.abspath(images)):
-        raise typer.BadParameter("the model would be taken for a class: put it outside the folder of images")
+        raise typer.BadParameter("the model must lie outside the folder of images, where it would count as a class")
     is_new = not ModelFolder(model).exists()
     side = wanted_shape(size, channels, None if is_new else ModelFolder(model).read_config().input_shape)
     wanted: dict[str, Any] = {"network": network, "input_shape": side, "width": width, "method": method, "seed": seed}
@@ -119,7 +119,7 @@ def learn(
             )
     except RetentionError as error:
         problem(f"{name} was learned and undone: {error}")
-        tell(f"{model} is unchanged; a lower learning rate (--set lr=...) or more protection forgets less")
+        tell(f"{model} is unchanged; try a lower learning rate (--set lr=...) or more protection")
         raise typer.Exit(FORGOTTEN) from None
     except BaseException:
         with suppress(SoftmaskError):  # the first error is the one to report
@@ -140,7 +140,7 @@ def learn(
 
 
 def _print_drift(model: ContinualModel, new: str) -> None:
-    """Of earlier tasks of which samples were kept."""
+    """Prints the accuracy of earlier tasks with kept samples, now and when they were learned."""
     if not any(task.probe for task in model.config.tasks if task.name != new):
         return
     for drift in model.inspect(probe=True).drift:
@@ -150,7 +150,7 @@ def _print_drift(model: ContinualModel, new: str) -> None:
 
 
 def split_numbers(option: str, given: str | None) -> tuple[float, ...] | None:
-    """Numbers with commas between."""
+    """Comma-separated numbers."""
     try:
         return None if given is None else tuple(float(each) for each in given.split(","))
     except ValueError:
@@ -223,7 +223,7 @@ def open_or_create(path: Path, wanted: dict[str, Any], settings: dict[str, Any],
 
 
 def split_changes(changes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those of the training, and those of the settings of the method."""
+    """The changes of the training, and those of the method's settings."""
     training: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     for name, value in changes.items():

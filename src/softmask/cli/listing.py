@@ -34,7 +34,7 @@ def _print(table: Table, as_json: bool) -> None:
 
 
 def _print_lines(table: Table) -> None:
-    """Drawing thousands of rows takes far longer than finding them."""
+    """Prints plain lines: rich takes very long to lay out thousands of rows."""
     lines = [table.columns, *(tuple(map(cell_text, row)) for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
@@ -46,7 +46,7 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Print the card of one method and its settings.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """The methods, one line each; with a name, its card and settings. Example: `softmask list methods spg`"""
+    """List the methods, one line each; with a name, show its card and settings. Example: `softmask list methods spg`"""
     if name is not None:
         _print_card(name, as_json)
         return
@@ -63,8 +63,8 @@ def methods(
         return
     for family, members in rows.items():
         if members:
-            told = [tuple(cell or None for cell in row) for row in members]
-            _print(Table(f"{family.capitalize()}: {FAMILIES[family]}", columns, told), as_json)
+            filled = [tuple(cell or None for cell in row) for row in members]
+            _print(Table(f"{family.capitalize()}: {FAMILIES[family]}", columns, filled), as_json)
 
 
 def needed(method: type[Method]) -> str:
@@ -80,9 +80,9 @@ def _print_card(name: str, as_json: bool) -> None:
     card, method = METHODS.entry(name).card, METHODS.load(name)
     settings = settings_card(method.Settings)
     if as_json:
-        told = [dataclasses.asdict(each) for each in settings]
+        listed = [dataclasses.asdict(each) for each in settings]
         dropout = {"default rates": method.default_dropout, "source": method.dropout_source}
-        print_json({"name": name, "in the paper": method.title, "card": card, "settings": told, "dropout": dropout})
+        print_json({"name": name, "in the paper": method.title, "card": card, "settings": listed, "dropout": dropout})
         return
     out.print(card)
     if settings:
@@ -96,7 +96,7 @@ def _print_card(name: str, as_json: bool) -> None:
 
 @app.command()
 def sequences(as_json: options.AsJson = False) -> None:
-    """The task sequences and what they need. Example: `softmask list sequences`"""
+    """List the task sequences and the data they need. Example: `softmask list sequences`"""
     rows: list[tuple[Cell, ...]] = []
     for name in SEQUENCES.names():
         facts = sequence_facts(name)
@@ -107,7 +107,7 @@ def sequences(as_json: options.AsJson = False) -> None:
 
 @app.command()
 def runs(store: options.StorePath = options.DEFAULT_STORE, as_json: options.AsJson = False) -> None:
-    """The runs in a store and how far they are. Example: `softmask list runs --store softmask-runs`"""
+    """List the runs in a store and their progress. Example: `softmask list runs --store softmask-runs`"""
     found = list(Store(store).look())
     rows = [_run_row(run) for run in found if isinstance(run, StoredRun)]
     columns = ("sequence", "method", "training", "changed", "seed", "state", "tasks done", "ACC", "folder")

@@ -18,10 +18,10 @@ from softmask.storage.reading import parse_json
 Method = Annotated[str, typer.Option("--method", "-m", help="A method: see `softmask list methods`.")]
 Sequence = Annotated[str, typer.Option("--sequence", "-s", help="A task sequence: see `softmask list sequences`.")]
 Sequences = Annotated[list[str] | None, typer.Option("--sequences", "-s", help="As in `D-5,R-10`.")]
-PRESETS_IN_WORDS = (
-    "`paper`, `compare` for its level at less cost, `short` for a CPU, or `gpm` as GPM's authors train (on C-10-GPM)"
+PRESET_HELP = (
+    "`paper`, `compare` (similar accuracy at less cost), `short` (for a CPU) or `gpm` (as GPM's authors, for C-10-GPM)"
 )
-Preset = Annotated[str, typer.Option("--preset", "-p", help=f"How to train: {PRESETS_IN_WORDS}.")]
+Preset = Annotated[str, typer.Option("--preset", "-p", help=f"How to train: {PRESET_HELP}.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of class order, split, initial weights and batches.")]
 Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="Use only the first N tasks.")]
 Data = Annotated[
@@ -31,14 +31,16 @@ Data = Annotated[
 Device = Annotated[
     str, typer.Option("--device", help="Device: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.")
 ]
-StorePath = Annotated[Path, typer.Option("--store", envvar="SOFTMASK_STORE", help="Folder in which runs are kept.")]
+StorePath = Annotated[Path, typer.Option("--store", envvar="SOFTMASK_STORE", help="Folder in which runs are stored.")]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change one field, as in `--set epochs=3 --set network.width=0.5`. May be repeated."),
 ]
 Precision = Annotated[
     str | None,
-    typer.Option("--precision", help="Of the training step: `fp32`, or `bf16`, faster where it is supported."),
+    typer.Option(
+        "--precision", help="Precision of the training step: `fp32`, or `bf16`, which is faster where it is supported."
+    ),
 ]
 Network = Annotated[
     str | None,
@@ -61,11 +63,13 @@ ChangedData = Annotated[
     str,
     typer.Option(
         "--changed-data",
-        help="For finished runs whose data have changed since: `refuse`, `rerun` (puts the old run aside) or `accept`.",
+        help="If the data of a finished run have changed: `refuse`, `rerun` (moves the old run aside) or `accept`.",
     ),
 ]
-Threads = Annotated[int, typer.Option(min=1, help="Two runs side by side are faster than one on two threads.")]
-CheckpointEvery = Annotated[int, typer.Option(min=1, help="Epochs between checkpoints: a kill costs no more.")]
+Threads = Annotated[
+    int, typer.Option(min=1, help="Threads per run. Two runs in parallel are faster than one with two threads.")
+]
+CheckpointEvery = Annotated[int, typer.Option(min=1, help="Epochs between checkpoints, the most that a kill can lose.")]
 Keep = Annotated[str, typer.Option(help="Which task checkpoints to keep: `last` or `all`.")]
 DEFAULT_STORE = Path("softmask-runs")
 LONGEST = 1_000
@@ -82,7 +86,7 @@ def check_threads(threads: int) -> None:
 
 
 def split_names(given: list[str] | None) -> list[str] | None:
-    """Names with commas between; a sequence called by a path is taken as it is."""
+    """Comma-separated names; a sequence given by a path is not split."""
     if not given:
         return None
     return [name.strip() for text in given for name in ([text] if ":" in text else text.split(",")) if name.strip()]
@@ -106,7 +110,7 @@ def parse_changes(changes: list[str] | None) -> dict[str, Any]:
 
 
 def allow_own_code(network: str | None) -> None:
-    """Whoever names a function here wants it to be run. It may be in the current folder, as with `python -m`."""
+    """Naming a function is permission to run it. It may be in the current folder, as with `python -m`."""
     if network is not None and is_function(network):
         trust_network(network)
         if os.getcwd() not in sys.path:
@@ -122,6 +126,6 @@ def with_precision(changes: list[str] | None, precision: str | None, network: st
 def all_changes(settings: str | None, changes: list[str] | None, method: str, sequence: str) -> dict[str, Any]:
     """The changes of the settings file, then those of `--set`."""
     found = {} if settings is None else settings_changes(settings, method, sequence)
-    # In this order: of two names of one field, as drop1 and network.drop1, the later one counts.
+    # In this order: if a field is given under two names, such as drop1 and network.drop1, the later one counts.
     by_hand = parse_changes(changes)
     return {**{name: value for name, value in found.items() if name not in by_hand}, **by_hand}

@@ -23,11 +23,11 @@ def predict(
     model: Model,
     images: Annotated[list[Path] | None, typer.Argument(help="Images, or folders of them.")] = None,
     task: Annotated[
-        str | None, typer.Option(help="Their task; without it, it is found, and the table says how surely.")
+        str | None, typer.Option(help="Task of the images; without it the task is inferred, with a confidence.")
     ] = None,
     watch: Annotated[
         Path | None,
-        typer.Option(help="Answer the images in this folder, and go on with those that arrive, until Ctrl-C."),
+        typer.Option(help="Classify the images in this folder, and those that arrive later, until Ctrl-C."),
     ] = None,
     network: OwnNetwork = None,
     device: options.Device = "cpu",
@@ -35,8 +35,8 @@ def predict(
 ) -> None:
     """Name the class of each image, with the probabilities.
 
-    Images that cannot be read are listed at the end, and the exit code is 1. With `--watch` each image is a line, with
-    `--json` a line of JSON.
+    Images that cannot be read are listed at the end, and the exit code is 1. With `--watch` one line is printed per
+    image, with `--json` in JSON.
 
     Example: `softmask predict pets-model new-photos --task cats-vs-dogs`
     """

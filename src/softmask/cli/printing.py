@@ -24,16 +24,16 @@ class _Console(Console):
         return super().render_str(escaped(text), **options)
 
 
-# No markup: square brackets mean what they say.
+# No markup: square brackets are printed as they are.
 out = _Console(highlight=False, markup=False, soft_wrap=True)
 err = _Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
-# Without a terminal, a line this often shows that a run is alive.
+# Without a terminal, a line is printed this often to show that a run is alive.
 SECONDS_BETWEEN_LINES = 10.0
 
 
 def print_json(content: Any) -> None:
-    """In ASCII: it is JSON whatever standard output can hold."""
+    """ASCII only, so that it is valid JSON in any encoding of standard output."""
     out.print_json(json.dumps(content), ensure_ascii=True)
 
 
@@ -41,7 +41,7 @@ def tell(message: str) -> None:
     err.print(message)
 
 
-@functools.cache  # an analysis loads the same data for every run: a note is printed once
+@functools.cache  # an analysis loads the same data for every run; a note is printed once
 def note(message: str) -> None:
     tell(f"note: {message}")
 
@@ -51,7 +51,7 @@ def problem(message: str) -> None:
 
 
 class Progress:
-    """Progress of a run: a bar on a terminal, otherwise a line now and then."""
+    """Progress of a run: a bar on a terminal, otherwise a line every few seconds."""
 
     def __init__(self, label: str, tasks: int, epochs: int | None = None, first: int = 0) -> None:
         """`tasks` in all, of which those before `first` are learned already; `epochs` where all have the same."""
@@ -93,7 +93,7 @@ class Progress:
             tell(f"{self.label}: {now}, lr {fit.last['lr']:.4g}, loss {fit.last['train_loss']:.3f}{left}")
 
     def _left(self, clock: float, done: float, total: float) -> str:
-        """At the pace since the first epoch that was seen: a run may go on where it was killed."""
+        """The remaining time at the pace since the first epoch seen here, since a run may be resumed."""
         if self._began is None:
             self._began = (clock, done)
         since, before = self._began

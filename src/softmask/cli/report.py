@@ -22,10 +22,10 @@ def report_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     files: Annotated[
         Path | None,
-        typer.Option(help="Folder for all tables (Markdown, CSV, LaTeX) and figures (PNG, SVG, PDF)."),
+        typer.Option(help="Also write all tables (Markdown, CSV, LaTeX) and figures (PNG, SVG, PDF) to this folder."),
     ] = None,
 ) -> None:
-    """All tables and figures of a store of runs as one HTML file that works offline.
+    """Write all tables and figures of a store of runs to one HTML file that works offline.
 
     Example: `softmask report softmask-runs -o report.html --files report-files`
     """
@@ -42,5 +42,5 @@ def write_report(store: Path, output: Path, files: Path | None = None) -> None:
         written = write_files(files, tables, figures, lambda name: status.update(f"drawing: {name}")) if files else 0
     for folder, reason in reading.left_out:
         tell(f"left out: {folder}: {reason}")
-    told = f"{len(reading.runs)} runs, {len(page.encode()) / 1e6:.1f} MB"
-    out.print(f"report: {output} ({told})" + (f", {written} files in {files}" if files else ""))
+    size = f"{len(reading.runs)} runs, {len(page.encode()) / 1e6:.1f} MB"
+    out.print(f"report: {output} ({size})" + (f", {written} files in {files}" if files else ""))

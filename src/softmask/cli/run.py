@@ -36,7 +36,7 @@ def run_command(
     settings: options.Settings = None,
     change: options.Changes = None,
     network: options.Network = None,
-    with_one: Annotated[bool, typer.Option(help="Run ONE first if it is missing: forward transfer needs it.")] = False,
+    with_one: Annotated[bool, typer.Option(help="Run ONE first if it is missing; forward transfer needs it.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate steps, time, memory and disk.")] = False,
     device: options.Device = "cpu",
     precision: options.Precision = None,
@@ -63,7 +63,7 @@ def run_command(
     how["changed_data"] = check_policy(changed_data)
     kept = Store(store)
     wanted = [_reference(config), config] if with_one and method != REFERENCE else [config]
-    if not is_first_process():  # of a run that several share
+    if not is_first_process():  # one of several processes of a shared run
         for each in wanted:
             run(each, kept, data=data, **how)
         return
@@ -88,7 +88,7 @@ def _perform(
     tasks = config.tasks or sequence_facts(config.sequence).tasks
     with Progress(label, tasks, config.training.epochs) as progress:
         done = run(config, store, data=data, watch=progress, listeners=listeners, **how)
-    if done.events("started") == started:  # a run on changed data is another one, and names them when it starts
+    if done.events("started") == started:  # a run on changed data is a new run, with its own `started` event
         tell(f"{label}: already finished, nothing to do")
     return done
 

@@ -22,20 +22,22 @@ if TYPE_CHECKING:
     from softmask.experiments.runs.study import TrialRecord
 
 DEFAULT_FOLDER = Path("softmask-search")
-Folder = Annotated[Path, typer.Option("--store", help="Folder in which searches are kept, apart from runs.")]
+Folder = Annotated[Path, typer.Option("--store", help="Folder in which searches are stored, separate from runs.")]
 
 
 def search_command(
     method: options.Method,
     sequence: options.Sequence,
-    trials: Annotated[int, typer.Option(min=1, help="Trials in all; a larger number continues the search.")] = 20,
+    trials: Annotated[
+        int, typer.Option(min=1, help="Total number of trials; a larger number continues a search.")
+    ] = 20,
     preset: options.Preset = "paper",
     tasks: options.Tasks = None,
     seed: options.Seed = 1,
     data: options.Data = None,
     store: Folder = DEFAULT_FOLDER,
     study: Annotated[
-        str | None, typer.Option(help="Where Optuna keeps the trials: a journal file, or the URL of a database.")
+        str | None, typer.Option(help="Where Optuna stores the trials: a journal file, or the URL of a database.")
     ] = None,
     change: options.Changes = None,
     network: options.Network = None,
@@ -44,15 +46,18 @@ def search_command(
     dropout: Annotated[bool, typer.Option(help="Also search the two dropout rates of the network.")] = True,
     jobs: Annotated[
         int,
-        typer.Option("--jobs", "-j", min=1, help="Trials at once, a process each. Only one is reproducible."),
+        typer.Option(
+            "--jobs", "-j", min=1, help="Trials in parallel, one process each. Only `--jobs 1` is reproducible."
+        ),
     ] = 1,
     out_file: Annotated[Path | None, typer.Option("--out", help="The settings file to write.")] = None,
-    figure: Annotated[Path | None, typer.Option(help="The history as .svg, .png or .pdf.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Plot of the search history, as .svg, .png or .pdf.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Search hyperparameters by mean validation accuracy (TPE). Run it again to continue.
 
-    The first trial has the defaults. With `--tasks N` a trial learns the first N tasks, with the network of all.
+    The first trial has the defaults. With `--tasks N` a trial learns the first N tasks, with the network of the whole
+    sequence.
 
     Example: `softmask search --method ewc --sequence D-5 --preset short --trials 20`
     """
@@ -87,7 +92,7 @@ def search_command(
 
 
 def _work(search: Search) -> None:
-    """One trial after the other, each under its progress display."""
+    """Runs one trial after the other, each with a progress display."""
     plan = search.plan
     tasks = plan.tasks or sequence_facts(plan.sequence).tasks
     epochs = plan.config({}).training.epochs
@@ -95,11 +100,11 @@ def _work(search: Search) -> None:
     def display(number: int) -> Progress:
         return Progress(f"trial {number}/{plan.total()} of {plan.method} on {plan.sequence}", tasks, epochs)
 
-    search.work(told=tell_trial, display=display)
+    search.work(on_trial_end=tell_trial, display=display)
 
 
 def _share(search: Search, jobs: int) -> None:
-    """Several processes; one that dies is replaced and its trial continued."""
+    """Runs trials in several processes; one that dies is replaced and its trial continued."""
     tell(f"{jobs} processes share the trials; one line for each trial that has ended")
     failed = [outcome.error for outcome in ProcessExecutor(jobs=jobs).map(_work_quietly, [search] * jobs)]
     for error in filter(None, failed):
@@ -107,35 +112,37 @@ def _share(search: Search, jobs: int) -> None:
 
 
 def _work_quietly(search: Search) -> None:
-    search.work(told=tell_trial)
+    search.work(on_trial_end=tell_trial)
 
 
 def tell_trial(trial: TrialRecord) -> None:
-    """One line when a trial has ended."""
-    from softmask.experiments.runs.search_space import in_words
+    """Prints one line when a trial has ended."""
+    from softmask.experiments.runs.search_space import settings_text
 
     value = "" if trial.value is None else f" {trial.value:.2f}"
     reason = f" ({trial.reason})" if trial.reason else ""
-    tell(f"trial {trial.number}: {trial.state}{value}{reason}; {in_words(trial.found)}")
+    tell(f"trial {trial.number}: {trial.state}{value}{reason}; {settings_text(trial.found)}")
 
 
 def _show(trials: list[TrialRecord], found: FoundSettings, written: Path, drawn: Path, as_json: bool) -> None:
-    from softmask.experiments.runs.search_space import in_words
+    from softmask.experiments.runs.search_space import settings_text
 
-    story: dict[str, Any] = found.found
+    summary: dict[str, Any] = found.found
     if as_json:
         listed = [asdict(trial) for trial in trials]
-        told = {"settings_file": str(written), "figure": str(drawn), "trials": listed}
-        print_json({**asdict(found), **told})
+        files_and_trials = {"settings_file": str(written), "figure": str(drawn), "trials": listed}
+        print_json({**asdict(found), **files_and_trials})
         return
-    out.print(f"{story['objective']}; {story['trials']} trials, {story['pruned']} pruned, {story['failed']} failed")
-    out.print(f"best      {story['value']:6.2f}   trial {story['trial']}: {in_words(found.changes())}")
-    if story["defaults"] is None:
-        out.print("the defaults were not finished: no comparison")
+    out.print(
+        f"{summary['objective']}; {summary['trials']} trials, {summary['pruned']} pruned, {summary['failed']} failed"
+    )
+    out.print(f"best      {summary['value']:6.2f}   trial {summary['trial']}: {settings_text(found.changes())}")
+    if summary["defaults"] is None:
+        out.print("the trial with the defaults did not finish: no comparison")
     else:
-        gain = story["value"] - story["defaults"]
+        gain = summary["value"] - summary["defaults"]
         better = (
-            f"{gain:.2f} points less than the best" if gain > 0 else "no trial was better: the file holds the defaults"
+            f"{gain:.2f} points below the best" if gain > 0 else "no trial was better: the file contains the defaults"
         )
-        out.print(f"defaults  {story['defaults']:6.2f}   {better}")
+        out.print(f"defaults  {summary['defaults']:6.2f}   {better}")
     out.print(f"settings: {written} (for `softmask run --settings`), history: {drawn}")

@@ -22,10 +22,10 @@ Task = Annotated[str, typer.Argument(help="Name of the task.")]
 def rename(
     model: Model,
     task: Task,
-    name: Annotated[str, typer.Argument(help="Its new name.")],
+    name: Annotated[str, typer.Argument(help="New name of the task.")],
     network: OwnNetwork = None,
 ) -> None:
-    """Give a task another name.
+    """Rename a task.
 
     Example: `softmask task rename pets-model birds garden-birds`
     """
@@ -36,11 +36,11 @@ def rename(
 
 @app.command()
 def remove(model: Model, task: Task, network: OwnNetwork = None, device: options.Device = "cpu") -> None:
-    """Forget a task: its head and its kept samples. The weights that it shares with other tasks stay.
+    """Remove a task: its head and its kept samples. The weights shared with other tasks do not change.
 
     Example: `softmask task remove pets-model birds`
     """
     options.allow_own_code(network)
     opened = ContinualModel.open(model, network, device=device)
     opened.remove(task)
-    out.print(f"{task} is removed; the model in {model} knows {', '.join(opened.tasks)}")
+    out.print(f"{task} was removed; the model in {model} has the tasks {', '.join(opened.tasks)}")

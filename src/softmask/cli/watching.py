@@ -1,4 +1,4 @@
-"""`softmask predict --watch`: images are answered as they arrive in a folder."""
+"""`softmask predict --watch`: classifies images as they arrive in a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Mark = tuple[int, int]
 
 
 def arrivals(folder: Path, sleep: Callable[[float], object] = time.sleep) -> Iterator[list[str]]:
-    """The images of a folder, then those that come or change, for ever; an empty list after a look without any.
+    """Yields the images of a folder, then, endlessly, those that arrive or change; an empty list if there are none.
 
     A file counts as complete when it did not change between two looks.
     """

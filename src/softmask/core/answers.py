@@ -1,7 +1,7 @@
 """KeepAnswers: learning without forgetting, Li and Hoiem, ECCV 2016, for any model and any training loop.
 
-Before a task begins the model is remembered. While the task is learned, the loss gets the distance between the
-answers of the remembered model and those of the current one, both on the images of the *new* task: no old data.
+Before a task begins, the model is copied as a teacher. While the task is learned, a distillation loss compares the
+answers of the teacher and of the current model to the images of the *new* task. No old data are needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def call(model: nn.Module, x: Any) -> Any:
 
 
 class KeepAnswers:
-    """A term of the loss that keeps what a model answered when this object was made.
+    """A distillation loss that keeps a model's answers as they were when this object was created.
 
         keep = KeepAnswers(backbone, heads=old_heads)                       # before the task begins
         loss = F.cross_entropy(head(features), y) + keep(x, features)       # in your own loop
@@ -44,15 +44,14 @@ class KeepAnswers:
 
     `of="answers"`: T^2 KL(old || new) between the old heads' softmax at `temperature` T, summed over heads: each
     old task weighs the same. `of="features"`: the squared distance of the features, relative to their squared
-    norm, where no heads are at hand. `of="tokens"`: the next-token distributions of a causal language model.
+    norm, for models without heads. `of="tokens"`: the next-token distributions of a causal language model.
 
     `teacher="copy"` keeps a frozen copy of the backbone. `"recorded"` keeps its answers on a fixed dataset instead
-    (`record`), which is exact where inputs are not augmented. `"adapter-off"` asks the same model inside its
-    `disable_adapter()`, as peft has it, and keeps nothing. `precision="bfloat16"` keeps the copy in two bytes for each
-    parameter.
+    (`record`), which is exact where inputs are not augmented. `"adapter-off"` calls the same model inside peft's
+    `disable_adapter()` and stores nothing. `precision="bfloat16"` stores the copy in two bytes per parameter.
 
-    Answers are compared in evaluation mode on both sides: with dropout in the student they would be pulled towards the
-    noise. Features that are given are used as they are if the backbone computes the same in both modes; otherwise
+    Answers are compared in evaluation mode for teacher and student: with dropout, the student would be trained towards
+    its own noise. Features that you pass are used directly if the backbone computes the same in both modes; otherwise
     (dropout, batch normalisation, stochastic depth) the backbone sees the batch a second time in evaluation mode, with
     gradients. The cost is the teacher's forward pass, plus this second pass where it is needed.
 
@@ -91,7 +90,7 @@ class KeepAnswers:
         self.remember(heads)
 
     def remember(self, heads: Heads = ()) -> None:
-        """From now on the model as it is counts, with these old heads. Recorded answers are to be recorded anew."""
+        """Makes the current model, with these old heads, the teacher. Recorded answers must be recorded again."""
         given = one_or_many(heads)
         if given and self.of != "answers":
             raise ValueError(f"old heads are asked with of='answers' only, not with of={self.of!r}")
@@ -106,19 +105,19 @@ class KeepAnswers:
         return frozen_copy(unwrapped(self.backbone), torch.bfloat16 if self.precision == "bfloat16" else None)
 
     def active(self) -> bool:
-        """Whether there is anything to keep: without old heads, or with strength 0, training is plain."""
+        """Whether the loss is in use: without old heads, or with strength 0, training is plain."""
         return self.strength > 0 and (self.of != "answers" or bool(self.heads))
 
     def __call__(self, x: Any, features: Any = None, *, mask: Tensor | None = None, index: Any = None) -> Tensor:
-        """The distance on this batch, times the strength; exactly 0 where there is nothing to keep.
+        """The distillation loss on this batch, times the strength; exactly 0 if it is not in use (`active`).
 
         `features` are those of the training step (for `of="tokens"` its logits, or an output that has them). `index`
-        names the samples of recorded answers. `mask` tells which positions of `of="tokens"` count; without it those
-        that `attention_mask` and `labels` in `x` leave.
+        names the samples of recorded answers. `mask` selects the positions that count for `of="tokens"`; by default
+        those that `attention_mask` and `labels` in `x` leave.
         """
         if not self.active():
             return torch.zeros((), device=self._device())
-        # The student comes first: autocast would remember weights that were cast without gradients.
+        # The student comes first: autocast would cache weights that were cast without gradients.
         said = self._answers(self._of_student(x, features))
         with torch.no_grad():
             wanted = self._of_teacher(x, index)
@@ -133,7 +132,8 @@ class KeepAnswers:
 
     @torch.no_grad()
     def record(self, batches: Iterable[tuple[Any, Any]]) -> None:
-        """For `teacher="recorded"`: what the model says now of `(index, x)` batches; an index names a sample."""
+        """For `teacher="recorded"`: records the model's current answers to `(index, x)` batches; an index identifies a
+        sample."""
         if self.teacher != "recorded":
             raise RuntimeError(f"answers are recorded with teacher='recorded', not with {self.teacher!r}")
         if not self.active():
@@ -157,7 +157,7 @@ class KeepAnswers:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Heads are those given when this object was made, or, for linear ones, made anew."""
+        """Heads are those given when this object was created; linear heads are re-created."""
         if state.get("version") != STATE_VERSION:
             raise ValueError(f"the state has version {state.get('version')!r}; this release reads {STATE_VERSION}")
         for name in ("of", "teacher"):
@@ -186,7 +186,7 @@ class KeepAnswers:
             )
         if self.of != "answers":
             return [output]
-        # A head may change its input in place, so each has its own.
+        # A head may change its input in place, so each gets its own copy.
         answers = [head(_in_dtype_of(head, output).clone()) for head in self.heads]
         if any(answer.dim() < 2 or answer.shape[1] < 2 for answer in answers):
             raise ValueError("a head with one output has no distribution to keep: use of='features'")
@@ -212,9 +212,8 @@ class KeepAnswers:
         return self._answers(self.forward(remembered, _rounded(x) if self.precision == "bfloat16" else x))
 
     def _differs_in_training(self, inner: nn.Module, x: Any) -> bool:
-        """Whether the backbone, in its present mode, computes something else than in evaluation mode.
-
-        Found by trying, once for each mode, since dropout is often a function and no layer.
+        """Whether the backbone's output in its current mode differs from that in evaluation mode. Tested once per mode
+        on a batch, since dropout is often a function and not a layer.
         """
         modes = tuple(part.training for part in inner.modules())
         if not any(modes):
@@ -284,7 +283,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _in_dtype_of(head: nn.Module, features: Tensor) -> Tensor:
-    """Features that were computed under autocast may meet a head outside of it."""
+    """Features that were computed under autocast may be passed to a head outside of it."""
     if torch.is_autocast_enabled(features.device.type):
         return features
     return features.to(next((p.dtype for p in head.parameters()), features.dtype))
@@ -297,7 +296,7 @@ def _random_state(device: torch.device) -> Tensor:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """All of it in evaluation mode; afterwards each part in its own mode again."""
+    """Sets all modules to evaluation mode; afterwards each is in its own mode again."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

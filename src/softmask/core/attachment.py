@@ -37,13 +37,13 @@ class Mask(Protocol):
 
 
 def concerned(mask: Mask, optimizer: Optimizer, head: Sequence[nn.Parameter]) -> bool:
-    """Whether the optimizer moves anything of the backbone or the head."""
+    """Whether the optimizer updates any parameter of the backbone or the head."""
     held = held_by(optimizer)
     return any(id(parameter) in held for parameter in (*mask.parameters().values(), *head))
 
 
 def held_by(optimizer: Optimizer) -> set[int]:
-    """The ids of what it may move. To be asked anew for each step: groups may be added."""
+    """The ids of the parameters it may update. Computed anew for each step, since groups may be added."""
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
@@ -52,9 +52,8 @@ def _usable(gradient: Tensor | None) -> bool:
 
 
 class MaskedSteps:
-    """A handle on an optimizer whose steps are masked: a context manager with `remove()`.
-
-    A mask of its own kind says in `_moving` what a step moves that it has a say in.
+    """A handle on an optimizer whose steps are masked: a context manager with `remove()`. A subclass for another kind
+    of mask overrides `_moving`, the parameters of a step that the mask affects.
     """
 
     def __init__(self, mask: Mask, optimizer: Optimizer, head: Sequence[nn.Parameter], scale: str) -> None:
@@ -84,7 +83,7 @@ class MaskedSteps:
         mask.attached.add(optimizer)
 
     def remove(self) -> None:
-        """Let the optimizer step freely again. Harmless when repeated."""
+        """Stop masking the optimizer's steps. May be called repeatedly."""
         if not self._hooks:
             return  # a later attachment to the same optimizer is not this handle's business
         for hook in self._hooks:
@@ -125,7 +124,7 @@ class MaskedSteps:
         if closure is None:
             self.mask.scale_gradients(held_by(optimizer), self.head)
             return None
-        # The closure makes the gradients, so they are scaled right after it.
+        # The closure computes the gradients, so they are scaled right after it.
         return (args[0], self._masked(closure), *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
 
     def _after_step(self, *_: object) -> None:
@@ -155,7 +154,8 @@ class MaskedSteps:
             self._remembered = None
 
     def _guarded_step(self) -> Any:
-        """The optimizer's `step`; one that raises half-way is masked at once, since no post hook follows it."""
+        """The optimizer's `step`. If it raises half-way, the partial step is masked at once, since no post hook
+        follows."""
         unguarded = self.optimizer.step
 
         @wraps(unguarded)
@@ -176,7 +176,7 @@ class MaskedSteps:
     def _inside_a_step(self) -> bool:
         """Whether the optimizer's own `step` called that of its parent class, which has hooks too.
 
-        The outermost call is known by its frame: a step that raised has no end, but its frame is on no stack.
+        The outermost call is identified by its frame: a step that raised never ends, but its frame is on no stack.
         """
         if torch.compiler.is_compiling():
             return False
@@ -201,7 +201,7 @@ class MaskedSteps:
             return self.scale == "gradient"
         if type(self.optimizer) is not SGD:
             return False
-        # Momentum may hold gradients that were gathered under another mask, or none: they would go past this one.
+        # Momentum may hold gradients that were accumulated under another mask, or none: they would bypass this one.
         return not any(group["weight_decay"] or group["momentum"] for group in self.optimizer.param_groups)
 
 
@@ -215,7 +215,7 @@ class Attachment(MaskedSteps):
             return []  # the first task is free
         watched, stored = self.mask.parameters(), self.mask.stored
         own = {id(parameter) for parameter in watched.values()}
-        # An optimizer moves whatever it holds a gradient of, though it may not require one any more.
+        # An optimizer updates every parameter that has a gradient, even if it no longer requires one.
         held = held_by(self.optimizer)
         of_backbone = [
             MovingSoftly(p, stored[name], self.mask.effective) for name, p in watched.items() if id(p) in held

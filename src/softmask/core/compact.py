@@ -1,4 +1,4 @@
-"""Importance in fewer bits, for models so large that four bytes per parameter are too many.
+"""Importance in lower precision, for models so large that four bytes per parameter are too many.
 
 Always rounded down: a parameter may move a little more than it should, never less, and 1 (which blocks it for good)
 is stored only where float32 is exactly 1. Decoding and encoding again changes nothing.

@@ -1,7 +1,7 @@
-"""Directions of a layer's inputs: how much of each old tasks take, and the projection that leaves the rest.
+"""Directions of a layer's inputs: how much old tasks use each, and the projection onto the free part.
 
 A layer's use is the sum over tasks of the second moments of its inputs, each of mean eigenvalue 1 (or, under the hard
-rule, the projector on the directions that are taken). With its eigenvectors v_i the update D of a step becomes D P,
+rule, the projector onto the blocked directions). With its eigenvectors v_i the update D of a step becomes D P,
 
     P = sum_i (1 - taken_i) v_i v_i^T,   0 <= taken_i <= 1.
 """
@@ -19,13 +19,12 @@ RULES = ("sgp", "ridge", "gpm")
 MIDDLE_ALPHA = 10.0
 """SGP's alpha at strength 0.5."""
 NOISE = 1e-12
-"""Eigenvalues below this share of the largest are rounding of float32 inputs, not use."""
+"""Eigenvalues below this share of the largest are rounding errors of float32 inputs."""
 
 
 def taken(values: Tensor, rule: str, strength: float) -> Tensor:
-    """How much of each direction old tasks take, by its eigenvalue (along the last dimension).
-
-    Never less when the strength is more; 0 at strength 0, and at 1 the whole of every direction that is used at all.
+    """The blocked share of each direction, by its eigenvalue (along the last dimension). It never falls with the
+    strength; it is 0 at strength 0, and at strength 1 every direction in use is fully blocked.
     """
     if strength == 0:
         return torch.zeros_like(values)
@@ -48,7 +47,8 @@ def sgp_strength(alpha: float) -> float:
 
 
 def with_task(used: Tensor | None, moment: Tensor, rule: str, strength: float) -> Tensor:
-    """The use of old tasks and of one more. A square matrix stays one, and so does a factor of low rank."""
+    """The use by old tasks and one more. A square matrix stays square, and a low-rank factor stays a low-rank
+    factor."""
     if moment.dim() < 3:
         return moment if used is None else used + moment
     if rule == "gpm":
@@ -64,7 +64,7 @@ def _with_basis(basis: Tensor, moment: Tensor, threshold: float) -> Tensor:
     if is_square(moment):
         return basis + vectors @ vectors.transpose(1, 2)
     both = torch.cat([basis, vectors], 2)  # columns of length 1 or 0
-    # Older directions stay; where the rank is reached, there is no place for new ones.
+    # Older directions stay; once the rank is reached, no new ones are added.
     first = (both.square().sum(1) > 0.5).int().argsort(dim=1, descending=True, stable=True)[:, : moment.shape[2]]
     return both.gather(2, first[:, None].expand(-1, moment.shape[1], -1))
 
@@ -89,7 +89,7 @@ def new_directions(basis: Tensor, moment: Tensor, threshold: float) -> tuple[Ten
 def task_directions(basis: Tensor, moment: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     """The task's own directions (Lin et al., ICLR 2022), old ones and new ones, for a square moment of one group.
 
-    Directions within the basis and outside of it stand in one order by the task's energy along them; the first count
+    Directions inside and outside the basis are sorted together by the task's energy along them; the first ones count
     until their share of the energy reaches the threshold. Columns that do not count are zero.
     """
     width = moment.shape[1]
@@ -113,8 +113,8 @@ def with_scaled_basis(used: Tensor | None, moment: Tensor, threshold: float, alp
     values = torch.where(values > NOISE, values, 0)
     known = known * (values > 0)[:, None]
     new, energy = new_directions(known @ known.transpose(1, 2), moment, threshold)
-    # The largest singular value of the task's inputs: where many directions are taken as a whole, which of their
-    # rotations `eigen` finds is a matter of rounding, and so would be the largest value along one of them.
+    # The largest singular value of the task's inputs. Where many directions are fully blocked, rounding decides which
+    # of their rotations `eigen` finds, so the largest value along one of them would be arbitrary.
     top = eigen(moment, square=True)[0][:, :1].sqrt()
 
     def importance(energies: Tensor) -> Tensor:
@@ -155,7 +155,8 @@ class Projection:
         self.is_identity, self.is_zero = some == 0, left == 0
         self._subtracts = some <= left
         self._left = self._right = torch.empty(0)
-        # `gone` falls along the directions. Two products with a thin matrix cost less than one with a square one.
+        # `gone` decreases along the directions. Two products with a thin matrix cost less than one with a square
+        # matrix.
         self._thin = rank < width or 2 * min(some, left) < width
         if self._thin:
             which = slice(0, some) if self._subtracts else slice(width - left, width)
@@ -175,5 +176,5 @@ class Projection:
 
 
 def _like(matrix: Tensor, parameter: Tensor) -> Tensor:
-    """Where the parameter is, and not in half precision."""
+    """On the parameter's device, and not in half precision."""
     return matrix.to(torch.promote_types(parameter.dtype, torch.float32)).contiguous().to(parameter.device)

@@ -1,4 +1,4 @@
-"""RetentionGate: an update that forgets too much is undone before anybody deploys it."""
+"""RetentionGate: undoes an update that forgets too much."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Curves = Mapping[str, Sequence[float]]
 
 
 class RetentionError(RuntimeError):
-    """An old task keeps less than the share that was asked for. `curves` tell how it came."""
+    """An old task keeps less than the required share of its accuracy. `curves` has its accuracy over the update."""
 
     def __init__(self, share: float, curves: Curves, lost: Sequence[str]) -> None:
         self.share, self.curves, self.lost = share, curves, tuple(lost)
-        told = [f"{name} {' '.join(f'{100 * value:.1f}' for value in curves[name])}" for name in lost]
+        accuracies = [f"{name} {' '.join(f'{100 * value:.1f}' for value in curves[name])}" for name in lost]
         super().__init__(
             f"{len(lost)} of {len(curves)} old tasks kept less than {100 * share:g} % of what they knew; accuracy in "
-            f"percent, as learned and then during the update: {'; '.join(told)}"
+            f"percent, as learned and then during the update: {'; '.join(accuracies)}"
         )
 
 
 def require_retained(share: float, curves: Curves) -> None:
-    """Raises unless every task still has this share of what it began with."""
+    """Raises unless every task still has this share of its first accuracy."""
     if lost := [name for name, curve in curves.items() if curve[-1] < share * curve[0] - ROUNDING]:
         raise RetentionError(share, curves, lost)
 
@@ -44,7 +44,7 @@ def check_share(share: float) -> None:
 
 @dataclass(frozen=True)
 class Probe:
-    """Inputs of an old task with their labels, or with what the model answered when the probe was added."""
+    """Inputs of an old task with their labels, or with the model's answers when the probe was added."""
 
     x: Any
     expected: Tensor
@@ -52,20 +52,20 @@ class Probe:
 
 
 class RetentionGate:
-    """An update of a model passes, or the model is as it was before.
+    """Undoes an update of a model that forgets too much.
 
         gate = RetentionGate(backbone, share=0.98)
         gate.add("birds", probe_x, probe_y, head=birds_head)     # a few dozen labelled inputs of each old task
-        gate.add("boats", other_x, head=boats_head)              # or unlabelled: the answers of now are the reference
+        gate.add("boats", other_x, head=boats_head)              # or unlabelled: the current answers are the reference
         with gate:
             for epoch in range(10):
                 train_one_epoch()                                # your own loop, or `trainer.fit(...)`
-                gate.measure()                                   # if you like: a point of the curve
+                gate.measure()                                   # optional: adds a point to the curve
 
     At the end of the block every old task is measured. If one has less than `share` of the accuracy (or agreement) that
-    it had when its probe was added, the weights and buffers of the model and of the heads are put back, and
-    `RetentionError` is raised with the curves. They are put back after any other exception, too. The optimizer's state
-    is not: make a new optimizer for the next attempt.
+    it had when its probe was added, the weights and buffers of the model and the heads are restored, and
+    `RetentionError` is raised with the curves. They are also restored after any other exception. The optimizer's state
+    is not restored: create a new optimizer for the next attempt.
 
     `head(model(x))` are the logits; without a head, the model's output or its `logits`. Labels of -100 do not count.
     """
@@ -78,7 +78,7 @@ class RetentionGate:
         self._before: list[tuple[nn.Module, dict[str, Any]]] = []
 
     def add(self, name: str, x: Any, y: Tensor | None = None, head: nn.Module | None = None) -> None:
-        """From now on the task of this name may not be forgotten; a probe of the same name is replaced."""
+        """Adds a probe: from now on this task must not be forgotten. A probe of the same name is replaced."""
         probe = Probe(x, torch.empty(0) if y is None else y, head)
         if y is None:
             probe = Probe(x, self._predicted(probe), head)
@@ -86,7 +86,7 @@ class RetentionGate:
         self.probes[name], self.curves[name] = probe, [accuracy]
 
     def measure(self) -> dict[str, float]:
-        """Accuracy (or agreement) of every old task now, which is also noted in `curves`."""
+        """The current accuracy (or agreement) of every old task, which is also added to `curves`."""
         found = {name: self._accuracy(probe) for name, probe in self.probes.items()}
         for name, value in found.items():
             self.curves[name].append(value)

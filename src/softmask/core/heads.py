@@ -12,7 +12,8 @@ Heads = nn.Module | Iterable[nn.Module]
 
 
 def frozen_copy(module: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
-    """In its own precision, or with floating-point weights in this one; a whole copy is never made beside it."""
+    """A copy in its own precision, or with floating-point weights in this one; no second full copy is made on the
+    way."""
     tensors = [*module.parameters(), *module.buffers()] if dtype else []
     known: dict[int, Tensor] = {}
     for tensor in tensors:

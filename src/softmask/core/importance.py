@@ -42,13 +42,14 @@ HEADS_AT_ONCE = 2
 
 @dataclass(frozen=True)
 class TaskImportance:
-    """Importance through the task's own head, and the largest through earlier tasks' heads (empty without any)."""
+    """Importance through the task's own head, and the largest through earlier tasks' heads (empty if there are
+    none)."""
 
     own: dict[str, Tensor]
     cross: dict[str, Tensor]
 
     def combine_(self) -> dict[str, Tensor]:
-        """Eq. 4: the larger of both, which replaces `own` in memory."""
+        """Eq. 4: the larger of the two, which replaces `own` in memory."""
         for name, cross in self.cross.items():
             torch.maximum(local(self.own[name]), local(cross), out=local(self.own[name]))
         return self.own
@@ -61,7 +62,7 @@ def task_importance(
     previous_heads: Sequence[Head] = (),
     loss: Callable[[Tensor, Any], Tensor] = F.cross_entropy,
 ) -> TaskImportance:
-    """Eq. 1-4 on a task's `(x, y)` batches, with both parts of eq. 4 apart: what the benchmark's SPG measures."""
+    """Eq. 1-4 on a task's `(x, y)` batches, with both parts of eq. 4 separate, as the benchmark's SPG measures them."""
     own, batches = _own_importance(backbone, batches, head, previous_heads, loss)
     return TaskImportance(own, cross_head_importance(backbone, batches, previous_heads))
 
@@ -73,7 +74,7 @@ def combined_importance(
     previous_heads: Sequence[Head] = (),
     loss: Callable[[Tensor, Any], Tensor] = F.cross_entropy,
 ) -> dict[str, Tensor]:
-    """`task_importance(...).combine_()`, in a copy of the backbone less: what `SoftMask.consolidate` measures."""
+    """`task_importance(...).combine_()` with one copy of the backbone less, as `SoftMask.consolidate` measures it."""
     importance, batches = _own_importance(backbone, batches, head, previous_heads, loss)
     _merge_cross_head_importance(importance, backbone, batches, previous_heads)
     return importance
@@ -115,8 +116,8 @@ def gradient_importance(backbone: nn.Module, batches: Batches, losses: Iterable[
 def cross_head_importance(backbone: nn.Module, batches: Batches, heads: Sequence[Head]) -> dict[str, Tensor]:
     """Eq. 1-4 through the heads of earlier tasks: the loss of a head is the sum of its logits; labels are not used.
 
-    Heads that share a forward pass share its draws of dropout: each sees the distribution that it would see alone. A
-    chain of convolutional and linear layers takes a faster path with the same result.
+    Heads that share a forward pass share its dropout masks: each sees the same distribution as it would alone. A chain
+    of convolutional and linear layers has a faster implementation with the same result.
     """
     importance: dict[str, Tensor] = {}
     _merge_cross_head_importance(importance, backbone, batches, heads)
@@ -241,7 +242,8 @@ def _require_samples(count: Tensor) -> None:
 def _each_gradient(
     loss: Tensor, parameters: dict[str, nn.Parameter], take: Callable[[str, Tensor], Any], retain_graph: bool = False
 ) -> None:
-    """Calls `take` with each gradient as soon as it is there and lets it go: together they would be a copy more."""
+    """Calls `take` with each gradient as soon as it is computed and then frees it: all together would be one more
+    copy."""
     if not loss.requires_grad or not parameters:  # the loss does not depend on the backbone
         return
     if any_sharded(parameters.values()) or _is_checkpointed(loss):

@@ -1,8 +1,7 @@
-"""A step that takes a few parameters at a time, so that the old values of only those need a copy.
-
-Most optimizers of torch go through their groups one after the other, and what they do to a parameter depends on no
-other parameter. One step over groups that are cut into parts is then the same step, to the bit, and each part can be
-masked before the next one is copied.
+"""A step that updates a few parameters at a time, so that only their old values need a copy. Most optimizers of torch
+process their groups one after the other, and the update of a parameter depends on no other parameter. Therefore a step
+over groups that are split into parts is the same step, to the bit, and each part can be masked before the next one is
+copied.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ INDEPENDENT = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax"),
     *("Muon", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
 )
-"""Optimizers of `torch.optim` that move each parameter by itself: all but LBFGS."""
+"""Optimizers of `torch.optim` that update each parameter independently: all but LBFGS."""
 
 
 def moves_one_by_one(optimizer: Optimizer) -> bool:
-    """Not a subclass: what its own `step` does, as clipping by the norm of all gradients, is not known."""
+    """Subclasses do not count: their own `step` may, for example, clip by the norm of all gradients."""
     kind = type(optimizer)
     return kind.__name__ in INDEPENDENT and kind is getattr(torch.optim, kind.__name__, None)
 
 
 class InTurn:
-    """Stands in for an optimizer within one call of its `step`: the same, but for groups that come part by part."""
+    """Replaces an optimizer within one call of its `step`: identical, except that its groups come part by part."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -42,7 +41,8 @@ class InTurn:
 
     @property
     def param_groups(self) -> Iterator[dict[str, Any]]:
-        """A step asks for them once its closure has made the gradients; a part is masked before the next is given."""
+        """A step iterates over them after its closure has computed the gradients; each part is masked before the next
+        one."""
         moving = [each for each in self.moving if any(p.grad is not None for p in each.parameters)]
         masked = {id(p) for each in moving for p in each.parameters}
         yield from self._groups({id(p) for group in self.optimizer.param_groups for p in group["params"]} - masked)
@@ -57,7 +57,8 @@ class InTurn:
                 yield {**group, "params": some}
 
     def mask_update(self) -> None:
-        """The part that was stepped last, if it is not masked yet: a step that raised did not ask for another one."""
+        """The part that was stepped last, if it has not been masked: a step that raised did not ask for another
+        part."""
         self._now.mask_update()
 
 

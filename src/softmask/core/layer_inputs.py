@@ -1,7 +1,6 @@
-"""A layer as a matrix that meets inputs: which layers are understood, and the second moments of their inputs.
-
-A layer computes `W x`: a change of its weights shows in its output only along the inputs `x` that it meets. A
-convolution meets patches, an embedding meets one-hot vectors, and a bias is the weight of an input that is always 1.
+"""Layers as matrices: which layers are supported, and the second moments of their inputs. A layer computes `W x`, so a
+change of its weights affects its output only along its inputs `x`. The inputs of a convolution are patches, those of an
+embedding one-hot vectors, and a bias is the weight of an input that is always 1.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 CHUNK = 2**22
 """Entries of a matrix of inputs at a time: 32 MB in float64."""
 Meets = dict[nn.Module, list[tuple[str, "Layer"]]]
-"""The layers that a module's inputs belong to, each under the name of the argument: a fused module has several."""
+"""The layers that receive a module's inputs, by the name of the argument; a fused module has several."""
 
 
 @dataclass(eq=False)
@@ -36,14 +35,14 @@ class Layer:
     bias: nn.Parameter | None = None
     groups: int = 1
     part: tuple[int, int] | None = None
-    """From which output to which, where several layers are fused into one tensor."""
+    """The range of outputs, where several layers are fused into one tensor."""
     transposed: bool = False
     is_embedding: bool = False
-    """Its inputs are indices, so that the moment is diagonal: how often each row is used."""
+    """Its inputs are indices, so the moment is diagonal and counts how often each row is used."""
 
     @property
     def inputs(self) -> int:
-        """Without the constant one of the bias."""
+        """The input width without the constant input of the bias."""
         return self.weight.shape[0] if self.is_embedding or self.transposed else self.weight[0].numel()
 
     @property
@@ -68,7 +67,7 @@ class Layer:
 
 
 def layers_of(backbone: nn.Module) -> tuple[dict[str, Layer], Meets]:
-    """Every layer that is understood, by name, and the modules that show its inputs."""
+    """Every supported layer, by name, and the modules whose inputs it receives."""
     found: dict[tuple[Any, ...], Layer] = {}
     meets: Meets = {}
     within: set[nn.Module] = set()
@@ -116,14 +115,15 @@ def _attention_layers(name: str, module: nn.MultiheadAttention) -> Iterator[tupl
 
 
 def entries_of(backbone: nn.Module, layers: Iterable[Layer]) -> dict[str, nn.Parameter]:
-    """All other parameters, of normalisation layers among them: no inputs of theirs are known."""
+    """All other parameters, such as those of normalisation layers, whose inputs are not measured."""
     taken = {id(p) for layer in layers for p in (layer.weight, layer.bias)}
     return {name: p for name, p in named_parameters(backbone).items() if id(p) not in taken}
 
 
 @contextmanager
 def observed(meets: Meets, see: Callable[[Layer, Tensor], None]) -> Iterator[None]:
-    """Inside, `see` gets each matrix [groups, samples, inputs] that a layer meets; of an embedding, the indices."""
+    """While active, `see` is called with the inputs [groups, samples, inputs] of each layer; for an embedding, the
+    indices."""
     hooks = [module.register_forward_pre_hook(_observer(of, see), with_kwargs=True) for module, of in meets.items()]
     quick = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it takes the weights of whole blocks and calls no layer
@@ -189,7 +189,7 @@ def _with_constant(layer: Layer, module: nn.Module, rows: Tensor) -> Tensor:
 
 
 def _patches(layer: nn.Module, x: Tensor) -> Tensor:
-    """[groups, samples * positions, channels of a group * kernel]: what each position of a convolution meets."""
+    """[groups, samples * positions, channels of a group * kernel]: the patch at each position of a convolution."""
     assert isinstance(layer, CONVOLUTIONS)
     # Right for numbers, "same" and "valid" alike; torch's own forward pads so, too.
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode

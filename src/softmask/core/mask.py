@@ -31,8 +31,8 @@ STATE_VERSION = 1
 class SoftMask:
     """Protects a backbone's earlier tasks while it learns new ones.
 
-    Watches the backbone's parameters that require grad. With a `threshold` the mask is hard: importance above it counts
-    as 1, any other as 0. For very large models importance may be stored with a `precision` of
+    It masks the backbone's parameters that require grad. With a `threshold` the mask is hard: importance above it
+    counts as 1, any other as 0. For very large models importance may be stored with a `precision` of
     "bfloat16" or "uint8", always rounded down.
 
         mask = SoftMask(backbone)
@@ -60,7 +60,7 @@ class SoftMask:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy of a mask is attached to no optimizer."""
+        """A copy of a mask is not attached to any optimizer."""
         return {"backbone": self.backbone, "threshold": self.threshold, "importance": self.importance}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -84,10 +84,10 @@ class SoftMask:
 
     @torch.inference_mode(False)
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The watched parameters. One that becomes trainable later joins with importance 0.
+        """The masked parameters. A parameter that becomes trainable later is added with importance 0.
 
         Importance follows a parameter that is renamed, as adapters and pruning do. It is an error if importance would
-        be lost because its parameter is gone or has another shape.
+        be lost because its parameter has disappeared or changed its shape.
         """
         found, stored = named_parameters(self.backbone), self.stored
         require_maskable(found)
@@ -105,8 +105,8 @@ class SoftMask:
         gone = [name for name in gone if name not in moved.values()]
         if lost := [name for name in gone if self._is_important(name)]:
             now = {name: f"has shape {tuple(found[name].shape)}" if name in found else "is gone" for name in lost}
-            told = (f"{name!r} {now[name]}, but its importance {tuple(self.stored[name].shape)}" for name in lost)
-            raise ValueError(f"{'; '.join(told)}: if that is intended, remove it (`del mask.importance[name]`)")
+            changes = (f"{name!r} {now[name]}, but its importance {tuple(self.stored[name].shape)}" for name in lost)
+            raise ValueError(f"{'; '.join(changes)}: if that is intended, remove it (`del mask.importance[name]`)")
         self._warn_of_replaced(found, moved)
         along = {name: self.importance[old] for name, old in moved.items()}
         for name in {*moved.values(), *gone}:
@@ -118,7 +118,7 @@ class SoftMask:
         self._objects = {name: ref(found[name]) for name in self.importance}
 
     def _warn_of_replaced(self, found: Mapping[str, nn.Parameter], moved: Mapping[str, str]) -> None:
-        """A new object under an old name: the same weights loaded again, or a fresh adapter after a merge."""
+        """A new object under an old name: reloaded weights, or a new adapter after a merge."""
         known = [name for name, known in self._objects.items() if name in found and known() is not found[name]]
         stale = [name for name in known if name in self.stored and name not in {*moved, *moved.values()}]
         if replaced := [name for name in stale if self._is_important(name)]:
@@ -168,7 +168,8 @@ class SoftMask:
                 parameter.grad.mul_(1 - self.mean())  # eq. 7
 
     def _scale(self, parameter: nn.Parameter, stored: Tensor) -> None:
-        """Eq. 6. Factors are made for some entries at a time and not kept: they would take a copy of the backbone."""
+        """Eq. 6. Factors are computed for some entries at a time and not stored: they would take a copy of the
+        backbone."""
         gradient: Any = parameter.grad
         if gradient.is_sparse:
             # Not coalesced: summing repeated rows first would round differently than without a mask.
@@ -234,7 +235,7 @@ class SoftMask:
         return max(1, sum(tensor.numel() for tensor in self.importance.values()))  # parameters may have no entries
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that must survive a restart; loads with `torch.load(..., weights_only=True)`."""
+        """The state to save in a checkpoint; loads with `torch.load(..., weights_only=True)`."""
         return {"version": STATE_VERSION, "threshold": self.threshold, "importance": dict(self.stored)}
 
     @torch.inference_mode(False)
@@ -299,7 +300,8 @@ def _require_same(known: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> N
 
 
 class _CacheKey:
-    """Tells whether the threshold or an importance was replaced or changed in place since a value was derived."""
+    """Detects whether the threshold or an importance was replaced or changed in place since a value was derived from
+    it."""
 
     def __init__(self, importance: Mapping[str, Tensor], threshold: float | None) -> None:
         # The tensors themselves are held: the id of a freed tensor may be reused.

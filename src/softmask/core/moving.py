@@ -1,4 +1,4 @@
-"""The change of a step, and the part that is taken back: directions of a layer's inputs, or a share of each entry.
+"""The change of a step, and the part of it that is undone: directions of a layer's inputs, or a share of each entry.
 
 Intermediate results are computed for a few entries at a time: all of them at once would not fit beside a large model.
 """
@@ -18,7 +18,7 @@ from softmask.core.layer_inputs import Layer
 from softmask.core.shards import local
 
 CACHED, MANY = 2**18, 2**22
-"""Entries at a time: on a CPU as many as its caches hold, on a GPU so many that starting the work costs nothing."""
+"""Entries at a time: on a CPU as many as its caches hold, on a GPU so many that launch overhead is negligible."""
 
 
 class Moving(Protocol):
@@ -26,11 +26,11 @@ class Moving(Protocol):
     def parameters(self) -> list[nn.Parameter]: ...
 
     def mask_update(self, before: Sequence[Tensor]) -> None:
-        """After a step, given the values before it, one a parameter."""
+        """Called after a step with the values before it, one per parameter."""
 
 
 class Remembered:
-    """The values of parameters before a step, and what becomes of them after it."""
+    """The values of parameters before a step, and the masking of the step."""
 
     def __init__(self, moving: Sequence[Moving]) -> None:
         self._moving = moving
@@ -39,7 +39,7 @@ class Remembered:
 
     @torch.no_grad()
     def mask_update(self) -> None:
-        """Harmless when repeated."""
+        """May be called repeatedly."""
         for each in self._moving:
             each.mask_update([self._before[id(p)] for p in each.parameters])
         self._moving, self._before = (), {}
@@ -70,7 +70,8 @@ class MovingLayer:
             self._project(rows, [_wide(kept) for kept in kept_rows])
 
     def _blocks(self, tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-        """Some outputs at a time: they do not meet. Groups of a convolution are projected side by side, as a whole."""
+        """Some outputs at a time, since they are independent. Groups of a convolution are projected side by side, as a
+        whole."""
         outputs = len(tensors[0])
         some = max(1, _at_once(tensors[0]) // self.layer.width) if self.layer.groups == 1 else outputs
         return zip(*(tensor.split(some) for tensor in tensors), strict=True)
@@ -148,7 +149,7 @@ class MovingSoftly:
 
 
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same entries of tensors of one shape, some at a time; all of them where they lie in another order."""
+    """The same entries of tensors of one shape, some at a time; all at once if their memory layouts differ."""
     if all(tensor.is_contiguous() for tensor in tensors):
         yield from zip(*(tensor.view(-1).split(_at_once(tensors[0])) for tensor in tensors), strict=True)
     else:

@@ -1,4 +1,4 @@
-"""protect: several protections of a backbone behind one dial, from plain training to a frozen backbone."""
+"""protect: several protections of a backbone with one strength, from plain training to a frozen backbone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def protect(
     sample: Any = None,
     precision: Precision = "float32",
 ) -> Guard:
-    """A guard over what a backbone has learned, with one `strength`: 0 is plain training, 1 a frozen backbone.
+    """Protects what a backbone has learned, with one `strength`: 0 is plain training, 1 a frozen backbone.
 
         guard = protect(backbone, strength=0.5)
         for head, loader in tasks:
@@ -49,26 +49,26 @@ def protect(
                     features = backbone(x)
                     loss = F.cross_entropy(head(features), y) + guard(x, features)
                     ...
-            guard.consolidate(loader, head)                     # the task is learned: protect it from now on
+            guard.consolidate(loader, head)                     # protect this task from now on
 
-    Ways: "answers" of old heads on the new images, "features", or next "tokens" of a language model (`KeepAnswers`);
-    "subspace", the directions that old tasks use (`SubspaceMask`); "spg", the paper's soft mask (`SoftMask`).
-    No old data are kept, and nothing grows with the tasks but the heads. Running statistics of normalisation layers
-    stand still while a guard that has something to protect is attached.
+    Protections (`ways`): "answers" of old heads on the new images, "features", or next "tokens" of a language model
+    (`KeepAnswers`); "subspace", the directions that old tasks use (`SubspaceMask`); "spg", the paper's soft mask
+    (`SoftMask`).
+    No old data are stored, and only the heads grow with the number of tasks. Running statistics of normalisation layers
+    are frozen while a guard that has something to protect is attached.
 
-    The first task is free, unless the model knows something already: give its `heads`, or say `pretrained=True` for the
-    ways that need none (features, tokens). The model alone is enough. With a `sample` of its old data, inputs `x` or
-    `(x, y)` with labels, what it says about them is kept, too, in each step (`KeepSample`), and masks are measured on
-    them.
+    The first task is not constrained, unless the model is pretrained: then pass its `heads`, or `pretrained=True` for
+    the protections that need none (features, tokens). No old data are needed. With a `sample` of them, inputs `x` or
+    `(x, y)` with labels, the model's answers to them are kept, too, in each step (`KeepSample`), and masks are measured
+    on them.
 
-    `precision="bfloat16"` keeps the copy that answers are compared with, and the soft mask, in two bytes for each
-    parameter, not four.
+    `precision="bfloat16"` stores the teacher's copy and the soft mask in two bytes per parameter instead of four.
     """
     return Guard(model, heads, strength, ways, forward, pretrained=pretrained, sample=sample, precision=precision)
 
 
 class Guard:
-    """The protection that `protect` returns. `parts` holds its ways by name."""
+    """The protection that `protect` returns. `parts` holds its protections by name."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Guard:
         """Whether there is a task to protect yet."""
         self.parts: dict[str, KeepAnswers | SubspaceMask | SoftMask] = {}
         self.samples: dict[str, KeepSample] = {}
-        """Of each way that is a term of the loss, where a sample was given."""
+        """For each protection that is a term of the loss, if a sample was given."""
         with _caring_for_statistics():
             for way in self.ways:
                 self.parts[way] = self._part(way, forward)
@@ -125,7 +125,7 @@ class Guard:
         return KeepAnswers(self.model, known, weight, of=of, forward=forward, precision=self.precision)
 
     def _weight(self) -> float:
-        """Of a term of the loss: 1 in the middle of the dial. A frozen backbone needs none."""
+        """The weight of a term of the loss: 1 at strength 0.5. A frozen backbone needs no term."""
         return self.strength / (1 - self.strength) if self.strength < 1 else 0.0
 
     def attach(self, optimizer: Optimizer) -> GuardedSteps:
@@ -140,7 +140,7 @@ class Guard:
         return GuardedSteps([*steps, *freeze_running_statistics(unwrapped(self.model))])
 
     def __call__(self, x: Any, features: Any = None, *, mask: Tensor | None = None) -> Tensor:
-        """The terms of the loss on this batch, as `KeepAnswers` has them; 0 where there are none."""
+        """The sum of the loss terms on this batch, with the arguments of `KeepAnswers`; 0 if there are none."""
         total = torch.zeros((), device=next(self.model.parameters()).device)
         if self.learned:
             for part in self.parts.values():
@@ -156,11 +156,11 @@ class Guard:
         head: nn.Module | None = None,
         loss: Callable[[Tensor, Any], Tensor] = F.cross_entropy,
     ) -> None:
-        """The task is learned: from now on protect it, too, with the model and this head as they are.
+        """Protect the task just learned from now on, with the current model and this head.
 
-        `(x, y)` batches of the task are needed by "subspace", which looks at `x` alone, and by "spg", whose importance
-        is measured by `loss(head(model(x)), y)`. Weights that are put in place later, as an average of them, are not
-        protected: put them in place before.
+        "subspace" and "spg" need `(x, y)` batches of the task: "subspace" uses only `x`, and "spg" measures importance
+        by `loss(head(model(x)), y)`. If you replace the weights, for example by an average of them, do so before this
+        call: later changes are not protected.
         """
         if head is None and (asking := [way for way in ("answers", "spg") if way in self.ways]):
             raise ValueError(f"{asking[0]!r} needs the head that was learned: consolidate(batches, head)")
@@ -179,7 +179,7 @@ class Guard:
         self.learned = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that must survive a restart, within a task too; loads with `torch.load(weights_only=True)`."""
+        """The state to save in a checkpoint, also within a task; loads with `torch.load(weights_only=True)`."""
         return {
             "version": STATE_VERSION,
             "strength": self.strength,
@@ -191,7 +191,7 @@ class Guard:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Heads that are not linear must be given to `protect`, and the sample; other heads are made anew."""
+        """Heads that are not linear must be passed to `protect`, as must the sample; linear heads are re-created."""
         if state.get("version") != STATE_VERSION:
             raise ValueError(f"the state has version {state.get('version')!r}; this release reads {STATE_VERSION}")
         for name, own in (("strength", self.strength), ("ways", list(self.ways))):
@@ -215,7 +215,7 @@ class GuardedSteps:
         self._handles = list(handles)
 
     def remove(self) -> None:
-        """Let the optimizer step freely again. Harmless when repeated."""
+        """Stop masking the optimizer's steps. May be called repeatedly."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -232,7 +232,7 @@ class GuardedSteps:
 
 
 class SharpenedMask(SoftMask):
-    """A soft mask with a dial: importance to the power of (1 - strength) / strength, itself in the middle."""
+    """A soft mask with a strength: importance to the power of (1 - strength) / strength; unchanged at 0.5."""
 
     def __init__(self, backbone: nn.Module, strength: float, precision: Precision = "float32") -> None:
         self.strength = strength
@@ -245,7 +245,7 @@ class SharpenedMask(SoftMask):
 
 
 def _everything(model: nn.Module) -> SoftMask:
-    """A mask that lets nothing move, of one number for each parameter."""
+    """A mask that blocks everything, with one number per parameter tensor."""
     with _caring_for_statistics():
         mask = SoftMask(model)
     for name, importance in mask.importance.items():
@@ -255,14 +255,15 @@ def _everything(model: nn.Module) -> SoftMask:
 
 @contextmanager
 def _caring_for_statistics() -> Iterator[None]:
-    """A guard freezes running statistics itself: masks need not warn of them."""
+    """A guard freezes running statistics itself, so masks need not warn about them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="running statistics")
         yield
 
 
 def _require_known(ways: Sequence[str], heads: Sequence[nn.Module], sampled: bool, labelled: bool) -> None:
-    """A model that was trained elsewhere must come with all that its ways need, or nothing would be protected."""
+    """Checks that a pretrained model comes with everything its protections need; otherwise nothing would be
+    protected."""
     if "answers" in ways and not heads:
         raise ValueError("'answers' of a pretrained model need its heads: heads=..., or ways=('features',) without")
     if "spg" in ways and not (labelled and heads):

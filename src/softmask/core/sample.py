@@ -1,4 +1,4 @@
-"""KeepSample: what a model says about a few inputs of its old data is kept, and their labels where they are known."""
+"""KeepSample: keeps a model's answers to a few old inputs, and uses their labels if they are known."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SEED = 0
 
 
 class KeepSample:
-    """A term of the loss: the distance between old answers to a few inputs and those of now, as in `KeepAnswers`.
+    """A loss: the distance between the old and the current answers to a few inputs, as in `KeepAnswers`.
 
         keep = KeepSample(backbone, x, heads=old_head)           # or y=labels
         loss = F.cross_entropy(head(features), y) + keep()       # in your own loop
 
-    The answers are those of the model when this object was made, and stay so over all later tasks. Each call draws some
-    of the inputs. With labels of the only head (for a language model: of the next token at each place) their
-    cross-entropy is added.
+    The answers are those of the model when this object was created, over all later tasks. Each call draws some of the
+    inputs. With labels for the only head (for a language model: the next token at each position) their cross-entropy is
+    added.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class KeepSample:
         return total + self.keep.strength * loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The recorded answers and the draws; the sample itself is given again."""
+        """The recorded answers and the state of the random draws; the sample itself must be passed again."""
         return {"keep": self.keep.state_dict(), "draws": self.draws.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Second moments of vectors, gathered batch by batch: in full, as a factor of low rank, or of one-hot vectors.
 
-All are in float64: in float32 rounding would look like a direction that is used.
+All are in float64: in float32 rounding errors would look like directions in use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Gram:
         self._sum.baddbmm_(rows.transpose(1, 2), rows)
 
     def normalised(self) -> Tensor:
-        """Of mean eigenvalue 1, over all processes; zero where nothing but zeros was seen."""
+        """The moment over all processes, scaled to mean eigenvalue 1; zero if all inputs were zero."""
         if _distributed():
             dist.all_reduce(self._sum)
         mean = self._sum.diagonal(dim1=1, dim2=2).mean(1)
@@ -52,7 +52,7 @@ class Sketch:
 
 
 class Counts:
-    """How often each index was met: the diagonal of the moment of one-hot vectors."""
+    """How often each index occurred: the diagonal of the moment of one-hot vectors."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._sum = torch.zeros(size, dtype=torch.float64, device=device)

@@ -11,15 +11,15 @@ from torch.utils.hooks import RemovableHandle
 
 
 def unprotected_statistics(module: nn.Module) -> list[str]:
-    """Names of the layers whose running statistics still follow the data."""
+    """Names of the layers whose running statistics are still updated."""
     return [name or "itself" for name, layer in _statistical(module) if not _frozen(layer)]
 
 
 def freeze_running_statistics(module: nn.Module) -> list[RemovableHandle]:
-    """From now on normalise with the current running statistics, in training too; a later `.train()` does not undo it.
+    """Freeze running statistics: layers normalise with the current ones from now on, even after a later `.train()`.
 
-    Call it after the first task. Each handle's `remove()` lets its layer follow the data again. Resets torch.compile's
-    caches, since code compiled before would still update the statistics.
+    Call it after the first task. Each handle's `remove()` unfreezes its layer. Resets torch.compile's caches, since
+    code compiled before would still update the statistics.
     """
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
@@ -27,7 +27,7 @@ def freeze_running_statistics(module: nn.Module) -> list[RemovableHandle]:
 
 
 def average_over_processes(module: nn.Module) -> None:
-    """The running statistics that still follow the data, where each process of a group saw its own part of them."""
+    """The running statistics that are still updated, where each process of a group saw its own part of the data."""
     for _, layer in _statistical(module):
         for buffer in () if _frozen(layer) else layer.buffers():
             if buffer.is_floating_point():

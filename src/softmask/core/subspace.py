@@ -1,6 +1,6 @@
-"""SubspaceMask: directions of a layer's inputs that old tasks use are remembered, and updates keep away from them.
+"""SubspaceMask: projects updates away from the directions of a layer's inputs that old tasks use.
 
-A change D of a layer's weights changes its output by D x. Where D is orthogonal to the inputs of old tasks, nothing
+A change D of a layer's weights changes its output by D x. If D is orthogonal to the inputs of old tasks, nothing
 changes for them. The projection applies to the *update* that the optimizer took, not to the gradient: Adam's division
 by its running variance, weight decay and momentum all turn a projected gradient back into directions that are in use.
 """
@@ -34,13 +34,13 @@ Made = TypeVar("Made", Projection, Tensor)
 class SubspaceMask:
     """Protects what a backbone has learned: updates are projected away from the inputs that old tasks use.
 
-    `strength` runs from 0, plain training to the bit, to 1, where no direction that was ever used moves; more always
-    keeps more. `rank` keeps only that many directions of wider layers, in O(rank * width) memory. Rules: "sgp" (scaled
-    gradient projection) and "ridge" (a conceptor) scale each direction by its use; "gpm" takes directions as a whole
-    until the share `strength` of a task's energy is covered.
+    `strength` runs from 0, plain training to the bit, to 1, where every direction in use is blocked; a higher strength
+    always protects more. `rank` keeps only that many directions of wider layers, in O(rank * width) memory. Rules:
+    "sgp" (scaled gradient projection) and "ridge" (a conceptor) scale each direction by its use; "gpm" takes directions
+    as a whole until the share `strength` of a task's energy is covered.
 
-    Understood are linear layers, convolutions, embeddings (row by row) and attention. Any other parameter, as of
-    normalisation layers, has an input of its own for each entry, which every sample uses: it counts as fully used.
+    Linear layers, convolutions, embeddings (row by row) and attention are supported. Any other parameter, such as those
+    of normalisation layers, counts as fully used.
 
         mask = SubspaceMask(backbone)
         with mask.attach(optimizer):
@@ -65,7 +65,7 @@ class SubspaceMask:
         self._look()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy of a mask is attached to no optimizer."""
+        """A copy of a mask is not attached to any optimizer."""
         return {name: getattr(self, name) for name in ("backbone", "strength", "rank", "rule", "used")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ class SubspaceMask:
         self._made: dict[tuple[Any, ...], tuple[Tensor, tuple[Any, ...], Any]] = {}
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The watched parameters: those of the backbone that require grad."""
+        """The masked parameters: those of the backbone that require grad."""
         found = named_trainable(self.backbone)
         require_maskable(found)
         if any_sharded(found.values()):
@@ -89,7 +89,7 @@ class SubspaceMask:
         return found
 
     def _look(self) -> None:
-        """Find the layers as they are now. Use goes along where a layer gets another name, as adapters give it."""
+        """Find the current layers. Their use is kept if a layer is renamed, as adapters do."""
         layers, meets = layers_of(self.backbone)
         entries = entries_of(self.backbone, layers.values())
         now = {identity: name for name, identity in _identities(layers, entries).items()}
@@ -107,15 +107,15 @@ class SubspaceMask:
     ) -> SubspaceSteps:
         """Project every `optimizer.step()` from now on, until the handle is removed or its `with` block ends.
 
-        A `head` is left free: that of a new task has nothing to keep. `update` projects the step that the optimizer
-        took; `gradient` projects gradients before it, which protects under plain SGD alone. `auto` takes that only
-        where both are equal: SGD without weight decay and momentum.
+        A `head` is not masked, since a new task's head has nothing to protect. `update` projects the step that the
+        optimizer took; `gradient` projects gradients before it, which protects only under plain SGD. `auto` uses
+        `gradient` only where both are equal: SGD without weight decay and momentum.
         """
         self._look()
         return SubspaceSteps(self, optimizer, parameters_of(head), scale)
 
     def apply(self, head: object = None) -> None:
-        """By hand, between `backward()` and `step()`: projects `.grad` in place. Protects under plain SGD alone."""
+        """By hand, between `backward()` and `step()`: projects `.grad` in place. Protects only under plain SGD."""
         self._look()
         self.scale_gradients({id(parameter) for parameter in self.parameters().values()})
 
@@ -126,12 +126,12 @@ class SubspaceMask:
             each.project_gradient()
 
     def moving(self, of: Set[int], with_gradient: bool = False) -> list[MovingLayer | MovingEntries]:
-        """The parts of the backbone that are in use and may move, with what may not: of parameters with these ids."""
+        """The parts of the backbone with these parameter ids that are in use, with the blocked share of each."""
         if self.strength == 0 or not self.used:
             return []
 
         def moves(p: nn.Parameter | None) -> bool:
-            # An optimizer moves whatever it holds a gradient of, though it may not require one any more.
+            # An optimizer updates every parameter that has a gradient, even if it no longer requires one.
             there = p is not None and id(p) in of
             return there and (p.grad is not None or (p.requires_grad and not with_gradient))  # type: ignore[union-attr]
 
@@ -148,7 +148,8 @@ class SubspaceMask:
         return found
 
     def _projection(self, layer: Layer, weight: bool = True, bias: bool = True) -> Projection:
-        """P for the weight, for the bias, or for both: what does not move is no way out for what does."""
+        """P for the weight, for the bias, or for both: parameters that are not updated cannot compensate for those that
+        are."""
         columns = slice(0 if weight else layer.inputs, layer.width if bias else layer.inputs)
 
         def make(used: Tensor) -> Projection:
@@ -157,7 +158,7 @@ class SubspaceMask:
         return self._made_once(layer.name, (columns.start, columns.stop), layer.weight, make)
 
     def _share(self, name: str, parameter: nn.Parameter) -> Tensor:
-        """How much of each row of an embedding, or of any other parameter as a whole, is taken."""
+        """The blocked share of each row of an embedding, or of any other parameter as a whole."""
 
         def make(used: Tensor) -> Tensor:
             share = self._taken(used).to(torch.float32).to(parameter.device)
@@ -173,7 +174,7 @@ class SubspaceMask:
         return with_task(used, moment, self.rule, self.strength)
 
     def _made_once(self, name: str, part: tuple[int, ...], like: Tensor, make: Callable[[Tensor], Made]) -> Made:
-        """Made anew where the use, the settings or the backbone's place have changed since."""
+        """Recomputed if the use, the settings or the backbone's device have changed since."""
         used, state = self.used[name], (self.strength, self.rule, like.device, like.dtype)
         key = (name, *part)
         known = self._made.get(key)
@@ -186,12 +187,12 @@ class SubspaceMask:
     def consolidate(
         self, batches: Iterable[Any], head: object = None, previous_heads: object = (), loss: object = None
     ) -> None:
-        """Measure which inputs each layer meets in the task just learned, on its batches, and remember them.
+        """Measure the inputs of each layer on the batches of the task just learned, and protect them.
 
         A batch is `(x, y)`, of which only `x` is used, or `x`; a mapping is passed as keywords where the backbone takes
-        them. Heads and loss are taken so that masks can be exchanged; they are not used. Runs with dropout off and
-        leaves modes, buffers and the random state as they were. Under `torch.distributed` every process calls it with
-        its own batches; all end with the same use.
+        them. Heads and loss are accepted so that masks are interchangeable, but not used. Runs with dropout off and
+        restores modes, buffers and the random state. Under `torch.distributed` every process calls it with its own
+        batches; all get the same result.
         """
         self._look()
         inner, trainable = unwrapped(self.backbone), self.parameters()
@@ -205,7 +206,7 @@ class SubspaceMask:
             inner.eval()
             for batch in batches:
                 _run(inner, batch)
-        self._made = {}  # projections that are made anew anyway; what is not needed any more goes, layer by layer
+        self._made = {}  # projections that are recomputed anyway; memory is freed layer by layer
         moments = {name: sums.pop(name).normalised() for name in list(sums)}
         _require_measured(moments)
         moments |= {name: torch.ones((), dtype=torch.float64) for name in self._entries if name in trainable}
@@ -213,7 +214,7 @@ class SubspaceMask:
             self.used[name] = self._with_task(name, self.used.get(name), moments.pop(name))
 
     def free(self) -> dict[str, float]:
-        """The share of each layer (and other parameter) in which it may still move, from 0 to 1."""
+        """The free capacity of each layer (and other parameter), from 0 to 1."""
         self._look()
         found = {}
         for name, each in (*self._layers.items(), *self._entries.items()):
@@ -226,7 +227,7 @@ class SubspaceMask:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that must survive a restart; loads with `torch.load(..., weights_only=True)`."""
+        """The state to save in a checkpoint; loads with `torch.load(..., weights_only=True)`."""
         settings = {"strength": self.strength, "rank": self.rank, "rule": self.rule}
         return {"version": STATE_VERSION, **settings, "used": dict(self.used)}
 

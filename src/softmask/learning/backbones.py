@@ -1,7 +1,7 @@
 """Backbones by name: the built-in ones, `timm:NAME`, and a function of the user's own as `module:function`.
 
-A function gives a module from inputs to features, without arguments, or with one called `input_shape`. It is run only
-if its name was given on the command line or in Python (`trust_network`): a file must not choose the code that is run.
+A function returns a module from inputs to features; it has no arguments, or one called `input_shape`. It is run only if
+its name was given on the command line or in Python (`trust_network`): a file must not decide which code is run.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from softmask.learning.networks import Backbone, alexnet, mlp, resnet18, vit_tin
 
 NetworkFunction = Callable[..., nn.Module]
 CHAINS = ("alexnet", "mlp")
-"""Made of blocks of one weighted layer, one after the other."""
+"""Backbones that are a chain of blocks with one weighted layer each."""
 NAMES = (*CHAINS, "resnet18", "vit-tiny")
 KINDS = (*NAMES, "timm:NAME", "module:function")
 TIMM = "timm:"
 DROPOUT = {"alexnet": ("drop1", "drop2"), "mlp": ("drop2",)}
-"""The rates that a backbone has; the others have none, or one of their own."""
+"""The dropout rates that a backbone has; other backbones have none, or dropout of their own."""
 NORMALISED = ("alexnet", "resnet18")
-"""May be normalised by batch."""
+"""Backbones that support batch normalisation."""
 
 
 class NetworkError(SoftmaskError):
-    """A network that cannot be made, or that does not fit the input."""
+    """The network cannot be built, or does not fit the input."""
 
 
 _trusted: set[str] = set()
 
 
 def is_function(name: str) -> bool:
-    """Whether a name stands for a function of the user's own."""
+    """Whether a name refers to a user's function."""
     return ":" in name and not name.startswith(TIMM)
 
 
@@ -56,7 +56,7 @@ def check_name(name: str) -> None:
 
 
 def trust_network(name: str) -> None:
-    """From now on this process may run the function of this name, whoever names it."""
+    """Allows this process to run the function of this name from now on."""
     _trusted.add(name)
 
 
@@ -168,7 +168,7 @@ def imported(name: str) -> NetworkFunction:
 
 
 def called(function: NetworkFunction, input_shape: tuple[int, ...], name: str) -> nn.Module:
-    """The module that a function of the user's own gives."""
+    """The module that a user's function returns."""
     try:
         wanted = inspect.signature(function).parameters
     except (TypeError, ValueError):  # built in
@@ -185,7 +185,7 @@ def called(function: NetworkFunction, input_shape: tuple[int, ...], name: str) -
 
 
 def with_widths(backbone: nn.Module, input_shape: tuple[int, ...], name: str) -> nn.Module:
-    """`widths` is found by trying: a module's own attribute of that name may mean anything."""
+    """`widths` is measured with a forward pass: a module's own attribute of that name may mean anything."""
     if not isinstance(backbone, Backbone):
         backbone.widths = (feature_width(backbone, input_shape, name),)  # type: ignore[assignment]
     if not any(parameter.requires_grad for parameter in backbone.parameters()):
@@ -211,7 +211,7 @@ def feature_width(backbone: nn.Module, input_shape: tuple[int, ...], name: str) 
 
 
 def with_digest(weights: str) -> str:
-    """`FILE#digest`: a run is named by the content of the weights that it starts from."""
+    """`FILE#digest`: the id of a run depends on the content of its initial weights."""
     path, mark, _ = weights.rpartition("#")
     return weights if mark and path else f"{weights}#{_digest(Path(weights))}"
 
@@ -224,8 +224,8 @@ def _digest(file: Path) -> str:
 
 
 def load_weights(backbone: nn.Module, weights: str, name: str) -> None:
-    """The weights in a safetensors or torch file. Entries for which the backbone has no place, as those of a head for
-    other classes, are left out; every parameter and buffer of the backbone must be there."""
+    """The weights in a safetensors or torch file. Entries that the backbone does not have, such as those of a head for
+    other classes, are ignored; every parameter and buffer of the backbone must be present."""
     path, _, digest = with_digest(weights).rpartition("#")
     if _digest(Path(path)) != digest:
         raise ConfigError(f"{path} is not the file that this run started from: its digest is no longer {digest}")
@@ -258,7 +258,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 
 def code_digest(name: str) -> str | None:
-    """Of the file of the user's own function; None for other networks, and where there is nothing to read."""
+    """The digest of the file of a user's function; None for other networks, and if there is no file to read."""
     if not is_function(name):
         return None
     try:

@@ -1,4 +1,4 @@
-"""How large a network is and how much of it is used up: facts that are kept with a run, and widths within a budget."""
+"""The size of a network and its used capacity: facts recorded with a run, and widths within a budget."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def blocked_modules(parts: Iterable[tuple[str, nn.Module, bool]]) -> dict[str, f
 def cross_head_facts(
     own: Mapping[str, Tensor], cross: Mapping[str, Tensor], accumulated: Mapping[str, Tensor]
 ) -> dict[str, float]:
-    """The paper's appendix on cross-head importance: where it exceeds the task's own and all that was accumulated.
+    """The paper's appendix on cross-head importance: parameters where it exceeds the task's own or the accumulated
+    importance.
 
     F is the share of such parameters, G the mean gap over them; `each` compares with the task's own importance, `total`
     with the importance accumulated before this task.
@@ -55,7 +56,8 @@ def cross_head_facts(
 
 
 def widest(scenario: Scenario, scales: Sequence[float], parameters: Callable[[Scenario, float], int]) -> float:
-    """The largest of the rising scales with which a network has, to two digits, no more parameters than the plain one.
+    """The largest scale with which a network has, to two digits, no more parameters than the plain one; `scales`
+    ascend.
 
     Two digits are the precision of the paper's table of network sizes.
     """
@@ -65,7 +67,7 @@ def widest(scenario: Scenario, scales: Sequence[float], parameters: Callable[[Sc
 
 
 def column_and_heads(scenario: Scenario, scale: float) -> tuple[Backbone, list[nn.Linear]]:
-    """A narrow backbone and the heads on it, as shapes without memory."""
+    """A narrow backbone and its heads, as shapes without memory."""
     with torch.device("meta"):
         column = scenario.backbone(scale)
         return column, [cast(nn.Linear, head) for head in scenario.heads(column.widths[-1])]

@@ -1,7 +1,4 @@
-"""Where a method learns: the CPU, or a GPU by torch's name for it. All else follows the tensors.
-
-And how much memory the process has used at most.
-"""
+"""Devices: the CPU, or a GPU by torch's name for it; and the peak memory of the process."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def parse_device(name: str) -> torch.device:
-    """The device of this name, wherever it may be. `auto` is a GPU if this machine has one."""
+    """The device of this name, whether or not this machine has it. `auto` is a GPU if this machine has one."""
     if name == "auto":
         return torch.device("cuda") if torch.cuda.is_available() else CPU
     try:
@@ -40,7 +37,7 @@ def find_device(name: str) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
         raise ConfigError(f"torch {torch.__version__} finds no GPU here; use --device cpu")
-    # By its number from here on: what is meant without one may change while a model is open.
+    # With its index: the default GPU may change while a model is open.
     number = torch.cuda.current_device() if device.index is None else device.index
     if number >= count:
         raise ConfigError(f"there is no {device}: the GPUs have the numbers 0 to {count - 1}")
@@ -48,13 +45,13 @@ def find_device(name: str) -> torch.device:
 
 
 def device_facts(device: torch.device) -> dict[str, str]:
-    """For whoever asks later why numbers differ."""
+    """Facts about the device that may explain different results later."""
     facts = {"device": str(device)}
     return facts | {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else facts
 
 
 def require_begun_here(started: list[dict[str, Any]], device: torch.device, processes: int = 1) -> None:
-    """A run goes on to the same bits only where it was begun, and with as many processes."""
+    """A run resumes with bit-identical results only on the same kind of device and with as many processes."""
     if started and (before := started[-1].get("processes", 1)) != processes:
         raise SoftmaskError(f"this run was begun with {before} processes and can go on only with as many")
     begun = started[-1].get("device", "cpu") if started else str(device)
@@ -64,7 +61,7 @@ def require_begun_here(started: list[dict[str, Any]], device: torch.device, proc
 
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
-    """On a GPU: the same bits each time and whole float32 numbers, where torch by default takes the quickest."""
+    """On a GPU: deterministic algorithms and full float32 precision, where torch by default prefers speed."""
     wanted = _exact_settings() if device.type == "cuda" else []
     before = [getattr(part, name) for part, name, _ in wanted]
     try:
@@ -86,14 +83,15 @@ def _exact_settings() -> list[tuple[Any, str, Any]]:
 
 @contextmanager
 def random_apart() -> Iterator[None]:
-    """Draws and seeds inside disturb nothing outside: `manual_seed` reaches all GPUs, so all are put back."""
+    """Random draws and seeds inside do not affect those outside. `manual_seed` affects all GPUs, so all are
+    restored."""
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices=list(gpus), device_type="cuda"):
         yield
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
-    """Of the generators that draw for a method on this device."""
+    """The states of the generators that a method uses on this device."""
     own = {"gpu": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
     return {"global": torch.get_rng_state()} | own
 
@@ -108,8 +106,8 @@ STATUS, FORGET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_memory() -> int | None:
-    """In bytes, since the peak was forgotten; where that is not possible, since the process began. None where the
-    system does not tell."""
+    """In bytes, since the peak was reset or, where that is not possible, since the process began. None if the system
+    does not report it."""
     with suppress(OSError):
         for line in STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -123,6 +121,6 @@ def peak_memory() -> int | None:
 
 
 def forget_peak() -> None:
-    """Memory that the process held before, as for another run, does not count from now on. Only Linux can forget."""
+    """Resets the peak, so that memory of an earlier run does not count. Only Linux supports this."""
     with suppress(OSError):
         FORGET.write_text("5")

@@ -1,4 +1,4 @@
-"""The part that LwF and SPG+ share: the answers of old heads on the new images are part of the loss."""
+"""Shared by LwF and SPG+: distillation of the old heads' answers to the new images."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from softmask.learning.task import Task
 
 
 class DistillingMethod(Method):
-    """Adds the distance between the old heads' answers at the beginning of the task and those of now (`KeepAnswers`).
+    """Adds a distillation loss on the old heads' answers at the beginning of the task and now (`KeepAnswers`).
 
-    The teacher is the model as the task begins: it follows from the state that is saved between tasks, so it is made
-    anew in `begin_task`, after a kill too, and is never stored itself. Both sides answer in evaluation mode: with
-    dropout in the student, it would be pulled towards its own noise. The distance counts in validation, too: there it
-    is the only sign of forgetting, and an epoch that is good for the new task alone would be chosen without it. The
-    settings hold `temperature`.
-
-    The features of a backbone that knew something before the first task (`keeps_features`) are kept, too.
+    The teacher is the model as the task begins: it is re-created from the saved state in `begin_task`, also after a
+    kill, and never stored itself. Teacher and student are in evaluation mode: with dropout, the student would be
+    trained towards its own noise. The distillation loss is part of the validation loss; otherwise the best epoch would
+    be chosen by the new task alone. The settings contain `temperature`. The features of a pretrained backbone
+    (`keeps_features`) are distilled, too.
     """
 
     keeps_features = False
@@ -29,7 +27,7 @@ class DistillingMethod(Method):
         self.keep = self.keep_features = KeepAnswers(self.backbone)
 
     def strength_of_answers(self) -> float:
-        """The factor of the distance; 0 is plain training, to the bit."""
+        """The weight of the distillation loss; 0 is plain training, to the bit."""
         return float(self.settings.strength)
 
     def begin_task(self, task: Task) -> None:

@@ -1,4 +1,4 @@
-"""Measuring a method on data: in eval mode, without gradients, in batches of the size that evaluates fastest."""
+"""Evaluation of a method: in eval mode, without gradients, with the fastest batch size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVALUATION_BATCH = 128
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode inside, the modes of before outside."""
+    """Sets eval mode, and restores the previous modes afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -28,7 +28,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def accuracy(method: Method, batches: Batches, task: int) -> float:
-    """Share of right answers, with the head of the task."""
+    """The accuracy, with the head of the task."""
     right = torch.zeros((), dtype=torch.int64, device=batches.device)
     with evaluating(method), torch.inference_mode():
         for x, y in batches.batched(EVALUATION_BATCH):

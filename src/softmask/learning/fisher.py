@@ -1,4 +1,4 @@
-"""The Fisher information of a task, as EWC and the merging of BECAME need it."""
+"""The Fisher information of a task, used by EWC and BECAME."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softmask.learning.task import Task, avoid_singleton_batch
 
 
 def task_fisher(method: Method, task: Task, batch: int, *, dropout: bool) -> dict[str, Tensor]:
-    """The task's Fisher at the present weights, under draws that belong to this method and task alone."""
+    """The task's Fisher information at the current weights, with random draws of this method and task alone."""
     head = method.heads[task.id]
     batches = task.train.batched(avoid_singleton_batch(method, batch, task.train.count))
     with method.own_randomness(task), torch.enable_grad():

@@ -1,4 +1,4 @@
-"""The training loop: one task, a falling learning rate, early stopping, and a state that survives a kill."""
+"""The training loop: one task, a falling learning rate, early stopping, and a resumable state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DivergedError(SoftmaskError):
 
 
 class Fit:
-    """Trains one learner on one task. Never restores the best state by itself: two Fits may share a network."""
+    """Trains a method on one task. It never restores the best state by itself, since two Fits may share a network."""
 
     def __init__(
         self, learner: Method, task: Task, training: Training, after_epoch: Callable[[Fit], None] | None = None
@@ -101,17 +101,17 @@ class Fit:
             self.plateau.step(loss)
 
     def _validated(self) -> tuple[float, float]:
-        """Of several processes, what the first has: all must decide alike, even if their processors round otherwise."""
+        """The first process's value: all processes must decide alike, even if their processors round differently."""
         found = validate(self.learner, self.task)
         processes = sharing()
         return found if processes is None else processes.share(found)
 
     def _weights_are_finite(self) -> bool:
-        """A weight behind a closed gate does not show in the losses, but an old task may use it."""
+        """A weight behind a closed gate does not affect the losses, but an old task may use it."""
         return all(bool(p.isfinite().all()) for p in self.learner.parameters() if p.requires_grad)
 
     def train_epoch(self) -> float:
-        """One pass over the training batches; returns the mean loss. Nothing in it waits for a GPU."""
+        """One pass over the training batches; returns the mean loss. It never synchronises with a GPU."""
         self.learner.train()
         processes, device = sharing(), self.task.train.device
         seed = (self.learner.scenario.seeds.batches, "process", self.task.name, self.epoch)
@@ -152,7 +152,8 @@ class Fit:
         return self.training.schedule == "plateau"
 
     def _follow_cosine(self) -> None:
-        """By hand: torch's LambdaLR makes a reference cycle with the optimizer, which then outlives its task."""
+        """Implemented here, since torch's LambdaLR forms a reference cycle with the optimizer, which then outlives its
+        task."""
         warmup = self.training.warmup_epochs
         floor, last = self.training.lr_min / self.training.lr, max(1, self.training.epochs - warmup - 1)
         factor = floor + (1 - floor) * (1 + math.cos(math.pi * min(max(0, self.epoch - warmup) / last, 1))) / 2
@@ -206,10 +207,10 @@ class Fit:
 
 
 class Fitter:
-    """Makes the Fits of one task and keeps where they stand, so that a killed run goes on after its last epoch.
+    """Creates the Fits of one task and saves their states, so that a killed run resumes after its last epoch.
 
-    A method that overrides `learn` may keep what it needs in `notes` (numbers, strings, lists, tensors) and look there
-    first: after a kill they hold what was last saved. Random draws belong after that look.
+    A method that overrides `learn` may keep what it needs in `notes` (numbers, strings, lists, tensors) and should read
+    it first: after a kill it holds the last saved values. Draw random numbers only after that.
     """
 
     def __init__(
@@ -232,7 +233,7 @@ class Fitter:
             self._resume(saved)
 
     def __call__(self, learner: Method, name: str = "fit") -> Fit:
-        """A new Fit, or the one of this name as it stood when the run was killed."""
+        """A new Fit, or the saved one of this name if the run was interrupted."""
         fit = Fit(learner, self.task, self.training, after_epoch=self._after_epoch)
         if (state := self._waiting.pop(name, None)) is not None:
             fit.load_state_dict(state["fit"])
@@ -248,7 +249,8 @@ class Fitter:
         self._fits.pop(name, None)
 
     def close(self) -> None:
-        """The task is learned. Fits and Fitter hold each other, and copies of all weights with them: let them go."""
+        """Called when the task has been learned. Fits and Fitter reference each other and hold copies of all weights;
+        this frees them."""
         self._fits.clear()
         self._method_as_saved = {}
         self._save = self._watch = None

@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov and Hutter, ICLR 2019) in the place of a method's plain SGD."""
+"""AdamW (Loshchilov and Hutter, ICLR 2019) instead of a method's plain SGD."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from softmask.learning.training import Training
 class MaskedAdamW(AdamW):
     """AdamW whose update is scaled: `parameter <- parameter + update_scale * (what AdamW would add)`.
 
-    Scaling the gradient would do nothing: Adam divides it by its own size, and weight decay does not pass through it.
+    Scaling the gradient would have no effect: Adam normalises it, and weight decay bypasses it.
     A scale of 0 keeps a parameter to the bit, a scale of 1 is plain AdamW.
     """
 

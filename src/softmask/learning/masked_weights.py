@@ -24,7 +24,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def without_biases(module: Module) -> Module:
-    """Takes the biases out: a shared trainable bias has no mask and would make old tasks forget."""
+    """Removes the biases: a shared trainable bias has no mask and would make old tasks forget."""
     for layer in module.modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             layer.bias = None
@@ -56,7 +56,7 @@ def with_weights(backbone: nn.Module, weights: Mapping[str, Tensor], x: Tensor) 
 
 
 def other_parameters(backbone: nn.Module) -> list[nn.Parameter]:
-    """All but the weights of convolutions and linear layers: of normalisation, positions, tokens."""
+    """All parameters but the weights of convolutions and linear layers: those of normalisation, positions, tokens."""
     weights = {id(weight) for weight in weights_of(backbone).values()}
     return [parameter for parameter in backbone.parameters() if id(parameter) not in weights]
 
@@ -68,7 +68,7 @@ def uniform_scores(weight: Tensor) -> nn.Parameter:
 
 
 def masked(values: Tensor, mask: Tensor) -> Tensor:
-    """`values` where the mask is 1, else 0. A select, not a product: what is masked may even be infinite."""
+    """`values` where the mask is 1, else 0. A select, not a product, since masked values may be infinite."""
     return where_above(values, mask, 0.5)
 
 
@@ -92,7 +92,7 @@ class _SeenThrough(torch.autograd.Function):
 
 
 class SavedMasks(nn.Module):
-    """One binary mask for each tensor and task, one bit an entry."""
+    """One binary mask for each tensor and task, one bit per entry."""
 
     known: Tensor
 
@@ -151,7 +151,7 @@ def _eighths(flat: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
 def largest(values: Tensor, count: int) -> Tensor:
     """A mask: 1.0 for exactly `count` largest entries, 0.0 for the others; of ties at the threshold, the later stay.
 
-    In a few passes over memory.
+    Takes few passes over memory.
     """
     flat = values.flatten()
     dropped = flat.numel() - count
@@ -178,7 +178,7 @@ def _edge(flat: Tensor, rank: int) -> tuple[Tensor, Tensor, int]:
 
 
 def _bracket(flat: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Two values between which the value of this rank almost surely lies."""
+    """Two values that almost surely enclose the value of this rank."""
     if len(flat) <= SMALL:
         return flat.min(), flat.max()
     sample = flat[::STRIDE]

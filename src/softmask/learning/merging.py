@@ -1,11 +1,11 @@
-"""BECAME's merging, as a wrapper over any method: the mean of a protected and a free solution, weighted by curvature.
+"""BECAME's merging for any method: the mean of a protected and an unconstrained solution, weighted by curvature.
 
     @register("gpm-became")
     class GPMBecame(MergingMethod, GPM):
         title = "GPM+BECAME"
 
-Source: Li, Lu, Dai, Huang, Ding and Lu, ICML 2025. A task is learned twice: first as the wrapped method does, which
-gives the solution a, then on without any protection, which gives b. Near a the loss of all old tasks is about
+Source: Li, Lu, Dai, Huang, Ding and Lu, ICML 2025. A task is learned twice: first by the wrapped method, which gives
+the solution a, then from there without protection, which gives b. Near a the loss of all old tasks is about
 1/2 (w - a)^T P (w - a), near b that of the new task 1/2 (w - b)^T F (w - b), with the Fisher information F of the task
 and the sum P of those of the old ones, both diagonal. On the line a + share * (b - a) their sum is least at
 
@@ -30,18 +30,17 @@ from softmask.learning.training import Training, scaled
 
 
 class MergingMethod(Method):
-    """Stands before the wrapped method among the bases of a class.
-
-    The new head is merged with the backbone. While the free solution is looked for, the wrapped method's loss, its
-    changes of gradients and updates, and its optimizer rest; its `features` and ends of tasks stay. Fisher information
-    is that of the backbone under the task's head: a method whose features are others overrides `fisher`.
+    """List it before the wrapped method among the bases of a class. The new head is merged together with the backbone.
+    During the unconstrained training, the wrapped method's loss, gradient and update hooks and its optimizer are
+    disabled; its `features` and `end_task` remain. Fisher information is computed for the backbone under the task's
+    head: a method with other features overrides `fisher`.
     """
 
     fisher_batch: ClassVar[int] = 20
     """Images over which a gradient is averaged before it is squared, as in EWC."""
     free_rate: ClassVar[float] = 0.1
-    """Learning rate of the free training, as a factor: both losses are taken to be parabolas between the solutions, so
-    these must not lie far apart."""
+    """Learning rate of the unconstrained training, as a factor: both losses are approximated by parabolas between the
+    solutions, so these must not lie far apart."""
     not_in_snapshot: ClassVar[tuple[str, ...]] = ("precision",)
 
     def build(self) -> None:
@@ -87,7 +86,7 @@ class MergingMethod(Method):
             kept.add_(new)
         return facts | ({"share_of_free_solution": self.share} if task.id > 0 else {})
 
-    # The wrapped method's hooks rest while the free solution is looked for
+    # The wrapped method's hooks are disabled during the unconstrained training
 
     def loss(self, step: Step) -> Tensor:
         return Method.loss(self, step) if self.is_free else super().loss(step)
@@ -114,7 +113,7 @@ class MergingMethod(Method):
 
 
 def merged_share(new: Tensors, old: Tensors, away: Tensors) -> float:
-    """The share of the free solution, from 0 to 1; 1 where neither knows anything of the distance."""
+    """The share of the unconstrained solution, from 0 to 1; 1 where both curvatures are zero."""
     gain = total([dot(fisher * distance, distance) for fisher, distance in zip(new, away, strict=True)])
     loss = total([dot(fisher * distance, distance) for fisher, distance in zip(old, away, strict=True)])
     return float(gain / (gain + loss)) if gain + loss > 0 else 1.0

@@ -64,7 +64,7 @@ class Cost:
     step: float = 1.0
     """Time of a training step, the mean over the tasks."""
     fits: int = 1
-    """How often a task is trained: several candidates, each with its own steps."""
+    """Number of trainings per task, if there are several candidates."""
     task_end_passes: float = 0.0
     """Passes over the training data at task ends, summed over the sequence; a pass costs a training epoch."""
     kept_copies: float = 0.0
@@ -74,34 +74,34 @@ class Cost:
 
 
 RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-"""Of batch normalisation, as torch names them."""
+"""Buffers of batch normalisation, as torch names them."""
 
 FAMILIES = {
-    "reference": "what is reached without a method against forgetting, or without a sequence of tasks",
-    "regularisation": "a term of the loss keeps weights, or answers, near those of before",
-    "projection": "updates are turned or scaled by what is known of the inputs or gradients of old tasks",
-    "parameter isolation": "each task has parameters of its own, which later tasks leave alone",
-    "replay": "samples of old tasks, kept or generated, are used again",
-    "soft-masking": "the update of each parameter is scaled by how little it matters to old tasks",
-    "other": "methods of other packages that name no family",
+    "reference": "baselines: no protection against forgetting, or no sequence of tasks",
+    "regularisation": "a penalty keeps weights or outputs near their old values",
+    "projection": "updates are projected or scaled using the inputs or gradients of old tasks",
+    "parameter isolation": "each task has its own parameters, which later tasks do not change",
+    "replay": "stored or generated samples of old tasks are used again",
+    "soft-masking": "the update of each parameter is scaled by one minus its importance to old tasks",
+    "other": "methods of other packages without a family",
 }
-"""How a method keeps what was learned, in the order of `softmask list methods`."""
+"""Families of methods, in the order of `softmask list methods`."""
 
 
 @dataclass(frozen=True)
 class Uses:
-    """What a method may use beside the present task and one network; tables rank like with like."""
+    """What a method uses beside the current task and one network. Tables rank only comparable methods together."""
 
     old_data: str = ""
-    """Data of earlier tasks, or a generator of such; empty: none."""
+    """Stored data of earlier tasks, or a generator of them; empty: none."""
     growth: str = ""
-    """Parts, beside the heads, of which every task adds some; empty: the state stays as large as it is."""
+    """State, beside the heads, that grows with every task; empty: none."""
     other_data: str = ""
-    """Data that belong to no task; empty: none."""
+    """Data from outside the tasks; empty: none."""
 
 
 class Method(nn.Module):
-    """One continual learner. All that it remembers is in `state_dict()`."""
+    """A continual-learning method. Its whole state is in `state_dict()`."""
 
     Settings: ClassVar[type] = NoSettings
     title: ClassVar[str]
@@ -109,28 +109,28 @@ class Method(nn.Module):
     family: ClassVar[str] = "other"
     """One of `FAMILIES`."""
     keeps_old_data: ClassVar[str] = ""
-    """The data of earlier tasks, or the generator of such, that it keeps: "500 images". Empty: none. A method that
-    keeps as many as its settings say overrides `uses`."""
+    """Data of earlier tasks that it stores, or a generator of them, for example "500 images". Empty: none. If this
+    depends on the settings, override `uses`."""
     grows_with_tasks: ClassVar[str] = ""
-    """Parts, beside the heads, of which every task adds some: "masks". Empty: none."""
+    """State, beside the heads, that grows with every task, for example "masks". Empty: none."""
     other_data: ClassVar[str] = ""
-    """Data that belong to no task, as unlabelled images from elsewhere. Empty: none."""
+    """Data from outside the tasks, such as unlabelled images. Empty: none."""
     default_dropout: ClassVar[tuple[float, float] | None] = (0.0, 0.0)
     """Dropout rates of a run (`drop1`, `drop2`) unless they are set: those of the method's authors, or none. None means
     the rates that Konishi et al. published for each sequence, which were searched for SPG."""
     dropout_source: ClassVar[str] = "none, since no rates are published for it on this network"
-    """Where `default_dropout` comes from."""
+    """The source of `default_dropout`."""
     needs_blocks: ClassVar[bool] = False
     """Whether it works layer by layer, so that the backbone must be a `Backbone` of blocks."""
     needs_layers: ClassVar[bool] = False
     """Whether it works on the weights of convolutions and linear layers; all other parameters of the backbone are
     learned with the first task, or not at all."""
     never_forgets: ClassVar[bool] = False
-    """A promise that the logits of old tasks stay the same, to the bit."""
+    """Guarantees that the logits of old tasks stay the same, to the bit."""
     moves_old_heads: ClassVar[bool] = False
-    """Whether the heads of earlier tasks may change; by default they stay, to the bit."""
+    """Whether the heads of earlier tasks may change; by default they stay the same, to the bit."""
     needs_sgd: ClassVar[bool] = False
-    """Whether it changes gradients in a way that holds for plain SGD alone: Adam would rescale them."""
+    """Whether it changes gradients in a way that is correct only for plain SGD, since Adam would rescale them."""
     clip: ClassVar[float | None] = None
     """Largest joint norm of all gradients."""
     not_in_snapshot: ClassVar[tuple[str, ...]] = ()
@@ -207,8 +207,8 @@ class Method(nn.Module):
             head.requires_grad_(index in task.ids)
 
     def settle_statistics(self, task: Task) -> None:
-        """The running statistics of batch normalisation follow the first task, and stay as that left them: no gradient
-        reaches them, so no method could protect them. Called when a task begins, and once the first is learned."""
+        """Freezes the running statistics of batch normalisation after the first task: they have no gradient, so no
+        method could protect them. Called when a task begins, and once the first has been learned."""
         freeze_running_statistics(self)
 
     def starts_anew(self, task: Task) -> bool:
@@ -283,7 +283,8 @@ class Method(nn.Module):
         """Copies of all parameters and buffers that may change while a task is learned.
 
         Frozen ones too, unless their part is named in `not_in_snapshot`: a teacher may follow the weights, and `learn`
-        may freeze first one part and then another. Running statistics always: they move without a gradient.
+        may freeze first one part and then another. Running statistics are always included, since they change without a
+        gradient.
         """
         named = itertools.chain(self.named_parameters(), self.named_buffers())
         return {
@@ -296,29 +297,29 @@ class Method(nn.Module):
 
     @torch.no_grad()
     def restore(self, snapshot: Mapping[str, Tensor]) -> None:
-        """Put back all that the snapshot holds, whatever is trainable by now."""
+        """Restores everything in the snapshot, whether or not it is trainable now."""
         named = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         for name, value in snapshot.items():
             named[name].copy_(value)
 
     @contextmanager
     def own_randomness(self, task: Task) -> Iterator[None]:
-        """Draws that follow from the run's seed, the task and the method alone, and disturb nothing else.
+        """Random draws that depend only on the run's seed, the task and the method, and affect no other draws.
 
-        Passes at task ends run under it: a method that adds one is then still comparable, bit for bit, with one that
-        does not.
+        Passes at task ends run under it, so that a method with such a pass stays comparable, to the bit, with one
+        without.
         """
         with random_apart():
             torch.manual_seed(derive(self.scenario.seeds.batches, task.name, self.name_of_draws()))
             yield
 
     def name_of_draws(self) -> str:
-        """Whose draws `own_randomness` gives. A method that extends another may draw as that one does."""
+        """The name that seeds `own_randomness`. A subclass may use the same draws as its base class."""
         return type(self).__name__
 
     @classmethod
     def uses(cls, settings: Any) -> Uses:
-        """What it may use with these settings, beside the present task and one network."""
+        """What it uses with these settings, beside the current task and one network."""
         return Uses(cls.keeps_old_data, cls.grows_with_tasks, cls.other_data)
 
     @classmethod
@@ -336,7 +337,7 @@ class Method(nn.Module):
 def sgd_with_two_rates(method: Method, apart: Iterable[nn.Parameter], lr: float, factor: float) -> MaskedSGD:
     """Plain SGD: the parameters `apart` at `factor` times the learning rate, the other trainable ones at `lr`.
 
-    The rate of the first group is the one that schedules and reports use.
+    Schedules and reports use the rate of the first group.
     """
     known = {id(parameter) for parameter in apart}
     trainable = [parameter for parameter in method.parameters() if parameter.requires_grad]

@@ -78,7 +78,7 @@ class Backbone(nn.Sequential):
         return super().forward(self.prepare(x))
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Images without the rows and columns that no pool window reaches, in the quicker memory format."""
+        """Images without the rows and columns that no pooling window covers, in the faster memory format."""
         if x.dim() != 4:
             return x
         size = (x.size(2), x.size(3))
@@ -106,7 +106,7 @@ class Backbone(nn.Sequential):
 
 
 def _batch_norm(layer: nn.Conv2d | nn.Linear) -> nn.Module:
-    """Without running statistics, which would follow the newest task and spoil the old ones."""
+    """Batch normalisation without running statistics, which would follow the newest task and harm the old ones."""
     if isinstance(layer, nn.Conv2d):
         return nn.BatchNorm2d(layer.out_channels, track_running_stats=False)
     return nn.BatchNorm1d(layer.out_features, track_running_stats=False)
@@ -179,9 +179,8 @@ class ResNet(nn.Module):
     """A convolution, eight residual blocks in four groups, the mean over the image.
 
     Normalised by group. Batch normalisation keeps running statistics, which are not parameters: a mask cannot protect
-    them. Left free they follow the newest task and spoil the old ones; frozen after the first task
-    (`Method.settle_statistics`) they fit no task but that one. Group normalisation has none: it treats every image
-    alike, in training and afterwards, whatever the task.
+    them. If they are updated, they follow the newest task and harm the old ones; if they are frozen after the first
+    task (`Method.settle_statistics`), they fit only that task. Group normalisation has none.
     """
 
     def __init__(self, channels: int, widths: list[int], norm: Norm = "group") -> None:

@@ -33,7 +33,7 @@ class WeightOwners(nn.Module):
         return {name: self.of(name) == task + 1 for name in self.names}
 
     def seen_by(self, task: int) -> dict[str, Tensor]:
-        """Weights of the task and of those before it: what later tasks do never shows."""
+        """The weights of the task and of earlier tasks; later tasks have no effect."""
         return {name: (self.of(name) > FREE) & (self.of(name) <= task + 1) for name in self.names}
 
     def claim(self, task: int, chosen: Mapping[str, Tensor]) -> None:
@@ -47,7 +47,7 @@ class WeightOwners(nn.Module):
 
 
 def seen_features(backbone: Backbone, x: Tensor, seen: Mapping[str, Tensor]) -> Tensor:
-    """The backbone's output with all weights at 0 that are not seen. A select, not a product: they may be infinite."""
+    """The backbone's output with all other weights 0. A select, not a product, since weights may be infinite."""
     weights = {
         f"{name}.layer.weight": torch.where(seen[name], weight, 0.0) for name, weight in weights_of(backbone).items()
     }
@@ -55,7 +55,7 @@ def seen_features(backbone: Backbone, x: Tensor, seen: Mapping[str, Tensor]) -> 
 
 
 def freeze_biases(backbone: Backbone, frozen: bool) -> None:
-    """All tasks share the biases, so that they may move in the first task alone."""
+    """All tasks share the biases, so they are trained only in the first task."""
     for block in backbone.blocks:
         if block.layer.bias is not None:
             block.layer.bias.requires_grad_(not frozen)

@@ -75,7 +75,7 @@ class Stability:
         return cls(largest, above / entries)
 
     def warn(self, title: str, strength: str, lr: float) -> Stability:
-        """Only a warning: few entries above the limit need not ruin a run, and the learning rate falls."""
+        """Only a warning: a run may survive a few entries above the limit, and the learning rate falls."""
         if self.penalty_rate_largest > LIMIT:
             warnings.warn(
                 f"{title} with {strength} may diverge at a learning rate of {lr:g}: learning rate times curvature "
@@ -120,7 +120,7 @@ class QuadraticPenaltyMethod(Method):
         return self.stiffness * quadratic_penalty(*self.penalty_terms()) if self.penalised() else None
 
     def penalised(self) -> bool:
-        """A strength of zero adds nothing, not even rounding."""
+        """A strength of zero adds nothing, not even rounding errors."""
         return self.stiffness > 0 and (self.training or self.settings.penalty_in_validation)
 
     def after_backward(self, step: Step) -> None:

@@ -19,7 +19,7 @@ BLOCK = 2**16
 
 
 class PerParameter(nn.Module):
-    """Zeros at first, of each parameter's shape; as buffers they are saved, and restored with the weights.
+    """One buffer of zeros for each parameter, in its shape; buffers are saved, and restored with the weights.
 
     With `stacked`, that many of them for each parameter, in one tensor.
     """

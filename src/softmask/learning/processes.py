@@ -31,7 +31,7 @@ class Processes:
     def __init__(self) -> None:
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self.announced = False
-        """Whether the first process told the others that there is something to do."""
+        """Whether the first process announced that there is work to do."""
 
     @property
     def first(self) -> bool:
@@ -69,7 +69,7 @@ class Processes:
 
 
 class OwnDraws:
-    """Draws of this process alone, apart from those that all processes must make alike."""
+    """Random draws of this process alone, separate from those that all processes share."""
 
     def __init__(self, device: torch.device, *seed: int | str) -> None:
         self.device = device
@@ -128,7 +128,7 @@ def shared_run(device: torch.device) -> Iterator[Processes | None]:
 
 
 class FollowingJournal:
-    """The journal of a process that does not write: it hears from the first process what that reads."""
+    """The journal of a process that does not write: it receives what the first process reads."""
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
@@ -153,7 +153,7 @@ class FollowingJournal:
 
 
 class LeadingJournal:
-    """The journal of the first process, which tells the others what it reads."""
+    """The journal of the first process, which sends to the others what it reads."""
 
     def __init__(self, journal: Any, processes: Processes) -> None:
         self.journal, self.processes = journal, processes

@@ -22,13 +22,13 @@ from softmask.learning.without_id import WithoutId
 
 
 class Journal(Protocol):
-    """Where a run writes down what happened and how to go on."""
+    """Records the events of a run and the state from which it resumes."""
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Something to remember."""
+        """Records an event."""
 
     def stages_done(self) -> int:
-        """How many stages are learned and saved."""
+        """The number of stages that are learned and saved."""
 
     def load_stage(self) -> State:
         """The method's state after the last saved stage."""
@@ -37,7 +37,7 @@ class Journal(Protocol):
         """Marks the stage as done."""
 
     def load_progress(self, stage: int) -> State | None:
-        """Where learning this stage stood when it was interrupted."""
+        """The saved state of this stage, if it was interrupted."""
 
     def save_progress(self, stage: int, state: State) -> None:
         """Called after every epoch; the journal decides which it keeps."""
@@ -53,9 +53,8 @@ def learn_sequence(
     watch: Callable[[Task, Fit], None] | None = None,
     without_id: WithoutId | None = None,
 ) -> Method:
-    """Learns what is not yet learned. Without `tests`, only validation accuracies are known to anybody.
-
-    With `without_id`, which has what was measured up to here, accuracies without a task id are measured too.
+    """Learns the stages that are missing. Without `tests`, only validation accuracies are measured. With `without_id`,
+    which holds earlier measurements, accuracies without a task id are measured too.
     """
     stages = method.stages(tasks, training)
     _require_once(method, stages)
@@ -64,7 +63,7 @@ def learn_sequence(
         method.load_state_dict(journal.load_stage())
     for stage in range(done, len(stages)):
         task = stages[stage]
-        # The draws of a task follow from the seed and the task, not from what came before: no state to carry over.
+        # The draws of a task depend on the seed and the task, not on earlier tasks: there is no state to carry over.
         torch.manual_seed(derive(method.scenario.seeds.batches, "learn", task.name))
         _learn_stage(method, task, stage, training, journal, watch)
         learned = sorted(i for earlier in stages[: stage + 1] for i in earlier.ids)
@@ -78,7 +77,7 @@ def learn_sequence(
 
 
 def _require_once(method: Method, stages: Sequence[Task]) -> None:
-    """The accuracy of a task when it was learned, and later, has a meaning only if it is learned once."""
+    """Each task may be learned only once; otherwise its accuracy "when learned" is not defined."""
     for task, times in Counter(task for stage in stages for task in stage.ids).items():
         if times > 1:
             raise SoftmaskError(
@@ -143,8 +142,8 @@ def end_task(method: Method, task: Task) -> dict[str, Any]:
         try:
             json.dumps({name: value})
         except (TypeError, ValueError) as error:
-            told = f"{type(method).__name__}.end_task returned a fact {name!r} that cannot be written down: {error}"
-            raise SoftmaskError(f"{told}; facts are numbers, text, lists and dictionaries") from None
+            message = f"{type(method).__name__}.end_task returned a fact {name!r} that cannot be written down: {error}"
+            raise SoftmaskError(f"{message}; facts are numbers, text, lists and dictionaries") from None
     method.zero_grad(set_to_none=True)
     return facts
 

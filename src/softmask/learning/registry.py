@@ -1,4 +1,4 @@
-"""Methods and sequences by name. Files are found, never listed; other packages join through entry points.
+"""Methods and sequences by name. Files are discovered; other packages register through entry points.
 
 `METHODS` holds the methods of `softmask.methods` and those of other packages.
 """
@@ -26,7 +26,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class NameClash(SoftmaskError):
-    """Two things want to be called the same."""
+    """Two things have the same name."""
 
     def __init__(self, kind: str, name: str, known: object, other: object) -> None:
         super().__init__(f"two {kind}s are called {name!r}: {_place(known)} and {_place(other)}")
@@ -49,18 +49,18 @@ class Entry(Generic[T]):
 
 
 class Registry(Generic[T]):
-    """Names and what they stand for, filled by importing a package's files and the entry points of others."""
+    """A registry of named things, filled by importing a package's files and the entry points of other packages."""
 
     def __init__(self, kind: str, package: str, group: str | None = None) -> None:
         self.kind, self.package = kind, package
         self.group = group or package  # the entry-point group through which other packages join
         self._entries: dict[str, Entry[T]] = {}
         self._broken: dict[str, str] = {}
-        """Why a name cannot be used: its package does not load, or two of them give it."""
+        """Why a name cannot be used: its package does not load, or two packages register it."""
         self._searched = False
 
     def register(self, name: str, **facts: Any) -> Callable[[T], T]:
-        """Decorator: makes the thing known under this name. A name may be given only once."""
+        """Decorator that registers a thing under this name. Names are unique."""
         if not NAME.fullmatch(name):
             raise SoftmaskError(f"{self.kind} {name!r}: a name has letters, digits, '.', '-' and '_', no more")
 
@@ -105,12 +105,12 @@ class Registry(Generic[T]):
                 point.load()
             except (Exception, SystemExit) as error:  # of one package, which is no reason to do without all others
                 self._entries = before  # half a module is gone with its names
-                told = f"{self.kind} {point.name!r} ({point.value}) does not load: {error!r}"
+                message = f"{self.kind} {point.name!r} ({point.value}) does not load: {error!r}"
                 if point.name not in before:
-                    self._broken[point.name] = told
+                    self._broken[point.name] = message
                 if isinstance(error, NameClash) and not _place(error.known).startswith(self.package + "."):
                     self._broken[error.name] = f"{error}; which is meant depends on nothing but their order: rename one"
-                warnings.warn(told, stacklevel=2)
+                warnings.warn(message, stacklevel=2)
         self._searched = True
 
 
@@ -123,7 +123,7 @@ Class = TypeVar("Class", bound=type[Method])
 
 
 def register(name: str) -> Callable[[Class], Class]:
-    """Decorator: makes a method known under this name. Tables tell methods apart by titles, so each has its own."""
+    """Decorator that registers a method under this name. Tables identify methods by title, so titles are unique."""
 
     def remember(method: Class) -> Class:
         _require_settings_of_defaults(method)
@@ -141,7 +141,7 @@ def register(name: str) -> Callable[[Class], Class]:
 
 
 def _require_settings_of_defaults(method: type[Method]) -> None:
-    """A run has a config before anybody set anything."""
+    """Checks that the default settings are valid."""
     place = f"{method.__module__}.{method.Settings.__qualname__}"
     if not dataclasses.is_dataclass(method.Settings) or "__init__" not in vars(method.Settings):
         raise SoftmaskError(f"{place} must be a dataclass: decorate it with @dataclass(frozen=True)")

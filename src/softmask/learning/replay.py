@@ -1,6 +1,5 @@
-"""Replay buffers: training samples of past tasks, which are kept and drawn again; and batches of several tasks.
-
-In such a batch every sample is judged by its own task's head.
+"""Replay buffers with training samples of past tasks, and batches of several tasks, in which every sample is classified
+by its own task's head.
 """
 
 from __future__ import annotations
@@ -54,14 +53,13 @@ class ReplayBuffer(nn.Module):
         return len(self.labels)
 
     def add(self, task: Task) -> Tensor:
-        """Keep some of the task's training samples, normalised, drawn from torch's global generator.
-
-        Returns the places where they are now.
+        """Stores some of the task's training samples, normalised, drawn from torch's global generator. Returns their
+        rows.
         """
         raise NotImplementedError
 
     def put(self, places: slice | Tensor, task: Task, chosen: Tensor) -> None:
-        """The chosen training samples of a task into these places."""
+        """Stores the chosen training samples of a task in these rows."""
         train = task.train
         self.images[places] = Batches(train.images[chosen], train.labels[chosen], normalise=train.normalise).x.to(
             self.images.device
@@ -69,7 +67,7 @@ class ReplayBuffer(nn.Module):
         self.labels[places], self.tasks[places] = train.labels[chosen].to(self.labels.device), task.id
 
     def pick(self, size: int, generator: torch.Generator) -> Tensor:
-        """The places of `size` samples drawn without replacement, or of all where there are fewer."""
+        """The rows of `size` samples drawn without replacement, or of all if there are fewer."""
         return torch.randperm(len(self), generator=generator)[:size].to(self.images.device)
 
     def at(self, places: Tensor) -> Samples:
@@ -80,7 +78,7 @@ class ReplayBuffer(nn.Module):
 
 
 class ClassBalancedBuffer(ReplayBuffer):
-    """The same number of samples of each class, drawn at random; all of a class that has fewer."""
+    """The same number of random samples for each class; all samples of a class that has fewer."""
 
     def __init__(self, scenario: Scenario, per_class: int) -> None:
         super().__init__(per_class * sum(scenario.classes), scenario.input_shape)
@@ -99,8 +97,8 @@ class ClassBalancedBuffer(ReplayBuffer):
 class ReservoirBuffer(ReplayBuffer):
     """At most `budget` samples in all, uniform over the training samples seen so far (Vitter, 1985, algorithm R).
 
-    The memory stays the same however many tasks come; each new task takes places from the old ones. With `answers`,
-    there is room beside each sample for the logits of its own head, at the front of a row.
+    Its size does not depend on the number of tasks; each new task replaces samples of old ones. With `answers`, the
+    logits of each sample's own head can be stored with it, at the front of a row.
     """
 
     seen: Tensor

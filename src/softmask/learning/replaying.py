@@ -1,4 +1,4 @@
-"""The part that ER, DER++, MIR and MER share: a reservoir of samples that are learned again beside each batch."""
+"""Shared by ER, DER++, MIR and MER: a reservoir of samples that are replayed with each batch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from softmask.learning.task import Task
 
 
 class ReplayMethod(Method):
-    """Keeps `budget` samples in all and draws `replay_batch` of them for a step; each is judged by its own task's head.
-
-    A task's samples join at its end, uniformly over all that were seen: with many epochs a task, a buffer that is
-    filled step by step would hold the same samples again and again. Heads of old tasks go on learning, from the
-    replayed samples alone. The best epoch of a task is chosen by its own validation data, since validation data are not
-    kept. The settings hold `budget` and `replay_batch`; an empty buffer is plain fine-tuning, to the bit.
+    """Stores `budget` samples in all and draws `replay_batch` of them for each step; each is classified by its own
+    task's head. A task's samples enter at its end, uniformly over all samples seen: with many epochs, a buffer filled
+    step by step would contain duplicates. Heads of old tasks are trained further, on the replayed samples alone. The
+    best epoch of a task is chosen by its own validation data, since validation data are not stored. The settings
+    contain `budget` and `replay_batch`; an empty buffer is plain fine-tuning, to the bit.
     """
 
     family = "replay"
@@ -56,7 +55,7 @@ class ReplayMethod(Method):
         return self.memory.draw(self.settings.replay_batch, self.draws.generator(step.task.id))
 
     def loss_of(self, samples: Samples, task: int) -> Tensor:
-        """Their mean cross-entropy; `task` is the present one."""
+        """Their mean cross-entropy; `task` is the current task."""
         features = self.features(samples.images, task)
         return mixed_loss(self.heads[: task + 1], features, samples.tasks, samples.labels)
 
@@ -65,7 +64,7 @@ class ReplayMethod(Method):
         return super().end_task(task)
 
     def keep_some(self, task: Task) -> Tensor:
-        """Returns the places in the buffer that the task has taken."""
+        """Stores samples of the task; returns their rows in the buffer."""
         with self.own_randomness(task):
             return self.memory.add(task)
 

@@ -1,4 +1,4 @@
-"""Known before the first task: the shape of the input, the classes of each task, the network and the seeds."""
+"""Facts known before the first task: the input shape, the classes of each task, the network and the seeds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NetworkConfig:
     norm: Literal["batch"] | None = new_field(None)
     """None: `alexnet` has no normalisation, and that of `resnet18` is by group. `batch`, for these two: in `resnet18`
     with the running statistics of the first task; in `alexnet` after every layer by the statistics of the batch itself,
-    in evaluation too, as the authors of GPM do, so that an answer depends on the images beside it."""
+    in evaluation too, as the authors of GPM do, so that a prediction depends on the other images of the batch."""
     weights: str | None = new_field(None)
     """A file with weights to start from, safetensors or torch; None for random ones. Nothing is ever downloaded."""
 
@@ -52,7 +52,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Facts that a method may use before it learns anything."""
+    """Facts that a method may use before the first task."""
 
     input_shape: tuple[int, int, int]
     classes: tuple[int, ...]
@@ -80,5 +80,5 @@ class Scenario:
         )
 
     def heads(self, width: int) -> nn.ModuleList:
-        """One linear head for each task, all made before the first."""
+        """One linear head for each task, all created before the first task."""
         return nn.ModuleList(nn.Linear(width, classes) for classes in self.classes)

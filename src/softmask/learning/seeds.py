@@ -1,4 +1,4 @@
-"""Named seeds: each random choice of a run has its own, so that one can be changed while the others stay."""
+"""Named seeds: each kind of randomness in a run has its own, so that it can be changed independently."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Seeds:
-    """Where the randomness of a run comes from."""
+    """The seeds of a run."""
 
     order: int = 1
     """Which classes form which task, and the order of the tasks."""
@@ -20,7 +20,7 @@ class Seeds:
     init: int = 1
     """The initial weights."""
     batches: int = 1
-    """The order of the batches, dropout, and every other draw while learning."""
+    """The order of the batches, dropout, and all other randomness of training."""
 
     @classmethod
     def all_from(cls, seed: int) -> Seeds:
@@ -28,15 +28,14 @@ class Seeds:
 
 
 def derive(*parts: int | str) -> int:
-    """A seed that follows from these parts alone, the same on every machine."""
+    """A seed derived from these parts, the same on every machine."""
     text = "/".join(map(str, parts)).encode("utf-8", "surrogateescape")  # names of files need not be text
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1  # torch takes seeds below 2**63
 
 
 class Draws(nn.Module):
-    """Random draws of a method's own, apart from those of dropout and of the batches.
-
-    The n-th draw follows from the seed, the task and n alone, and n is part of the state: it survives a restart.
+    """A method's own random numbers, independent of those of dropout and batches. The n-th draw depends only on the
+    seed, the task and n, and n is part of the state, so that it survives a restart.
     """
 
     count: Tensor

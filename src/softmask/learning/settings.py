@@ -1,4 +1,4 @@
-"""The `Settings` of a method: search ranges, checks, and a card that tells what can be set.
+"""The `Settings` of a method: search ranges, checks, and their documentation.
 
 `validated` checks any config from a file or the command line against its dataclass.
 """
@@ -21,7 +21,7 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from softmask.errors import ConfigError, nearest
 
 LONGEST = 200
-"""Of a wrong value in a message."""
+"""Length of a wrong value in an error message."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,8 @@ def search(
 
 
 def new_field(default: Any) -> Any:
-    """A field that configs of earlier versions lack: it enters the digest of a run only where it is not the default.
-
-    So the ids of earlier runs stay as they are.
+    """A field that configs of earlier versions lack. It enters a run's id only if it differs from the default, so that
+    the ids of earlier runs do not change.
     """
     return field(default=default, metadata={"new": True})
 
@@ -78,7 +77,7 @@ def require_above_zero(settings: Any, *names: str) -> None:
 
 
 def require_not_negative(settings: Any, *names: str) -> None:
-    """As `require_above_zero`, where zero turns something off."""
+    """As `require_above_zero`, but zero is allowed, to turn something off."""
     for name in names:
         if not getattr(settings, name) >= 0:
             raise ValueError(f"{name} must be 0 or more, not {getattr(settings, name)}")
@@ -123,7 +122,7 @@ def as_text(cards: list[Setting]) -> str:
     """Two lines or more for each setting."""
     lines = []
     for each in cards:
-        searched = "" if each.search is None else f"; searched: {range_in_words(each.search)}"
+        searched = "" if each.search is None else f"; searched: {range_text(each.search)}"
         lines.append(f"{each.name} = {shown(each.default)}  ({each.kind}{searched})")
         lines += textwrap.wrap(each.about, width=120, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
@@ -137,7 +136,7 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def range_in_words(search: Mapping[str, Any]) -> str:
+def range_text(search: Mapping[str, Any]) -> str:
     if search["choices"] is not None:
         return " or ".join(map(shown, search["choices"]))
     return f"{shown(search['low'])} to {shown(search['high'])}" + (", log scale" if search["log"] else "")
@@ -150,7 +149,7 @@ def _default(each: dataclasses.Field[Any]) -> Any:
 
 
 def _docstrings(settings: type) -> dict[str, str]:
-    """Python keeps no docstring of a field: it is read from the source, that of parent classes too."""
+    """Python does not store docstrings of fields: they are read from the source, also of parent classes."""
     found: dict[str, str] = {}
     for each in reversed(settings.__mro__):
         try:
@@ -167,7 +166,7 @@ def _docstrings(settings: type) -> dict[str, str]:
 
 
 def validated(kind: type, raw: dict[str, Any], what: str) -> Any:
-    """Types are checked, unknown fields refused, and the error is told in words."""
+    """Checks types and refuses unknown fields, with a readable error."""
     refuse_unknown(kind, raw, what)
     try:
         text = json.dumps(raw, allow_nan=False)
@@ -177,7 +176,7 @@ def validated(kind: type, raw: dict[str, Any], what: str) -> Any:
         # Strict, so that a number in quotes is no number; JSON, so that lists may stand for tuples.
         return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
-        raise ConfigError(f"{what}: {_in_words(error)}") from None
+        raise ConfigError(f"{what}: {_validation_message(error)}") from None
     except (PydanticUserError, PydanticSchemaGenerationError, TypeError, NameError) as error:
         # Code of another package: a type that nobody can check, a `__post_init__` that fails.
         raise ConfigError(f"{what}: {kind.__qualname__} cannot be checked: {error}".split("\n")[0]) from error
@@ -190,7 +189,7 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
 
 
 def refuse_unknown(kind: type, raw: Mapping[str, Any], what: str) -> None:
-    """Not left to pydantic: another package's `Settings` need not tell it to refuse what it does not know."""
+    """Checked here: the `Settings` of another package need not configure pydantic to refuse unknown fields."""
     fields = [field.name for field in dataclasses.fields(kind)]
     for name in raw:
         if name not in fields:
@@ -198,14 +197,14 @@ def refuse_unknown(kind: type, raw: Mapping[str, Any], what: str) -> None:
             raise ConfigError(f"{what}: there is no field {name!r}{hint} (known: {', '.join(fields) or 'none'})")
 
 
-def _in_words(error: ValidationError) -> str:
+def _validation_message(error: ValidationError) -> str:
     problems = []
     for problem in error.errors():
         place = ".".join(map(str, problem["loc"]))
-        # A value error is told in our own words, which name the value already.
-        told = problem["msg"].removeprefix("Value error, ")
+        # The message of a value error is ours and contains the value already.
+        message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] != "value_error":
             given = repr(problem["input"])
-            told = f"{told}, not {given if len(given) <= LONGEST else given[:LONGEST] + '...'}"
-        problems.append(f"{place}: {told}" if place else told)
+            message = f"{message}, not {given if len(given) <= LONGEST else given[:LONGEST] + '...'}"
+        problems.append(f"{place}: {message}" if place else message)
     return "; ".join(problems)

@@ -36,11 +36,11 @@ def _by_channel(normalise: Normalisation, device: torch.device) -> tuple[Tensor,
 
 
 class Batches:
-    """Images and labels in batches; may be gone through any number of times.
+    """Images and labels in batches; can be iterated any number of times.
 
     Images stay as they were stored (bytes, possibly memory-mapped) and are normalised batch by batch: a
-    million images take no more memory than on disk. With `shuffle`, every pass draws a new order from the set's own
-    generator, so that neither dropout nor another set can disturb it.
+    million images take no more memory than on disk. With `shuffle`, every pass draws a new order from the dataset's own
+    generator, independent of dropout and other datasets.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Batches:
         return pinned.to(self.device, non_blocking=True)
 
     def on(self, device: torch.device) -> Batches:
-        """The same batches, handed out on a device."""
+        """The same batches, on a device."""
         return self.batched(self.size, shuffle=self.shuffle, seed=self.seed, device=device)
 
     def mixed(self, seed: int) -> Batches:
-        """The same images in an order that is drawn once: an order by task or class would ruin SGD."""
+        """The same images in a random order that is drawn once: SGD fails on data ordered by task or class."""
         order = torch.randperm(self.count, generator=torch.Generator().manual_seed(seed))
         images, labels = self.images[order], self.labels[order]
         return Batches(images, labels, self.size, normalise=self.normalise, device=self.device)
@@ -124,12 +124,12 @@ class Batches:
 
 @dataclass(frozen=True)
 class Task:
-    """All that a method may see of a task. There is no test set in it: see `TaskSequence.tests`."""
+    """The data of a task that a method may see. Test sets are separate: see `TaskSequence.tests`."""
 
     ids: tuple[int, ...]
     """Positions in the sequence; several for a task that joins others (MTL)."""
     name: str
-    """Names the task, wherever it stands in the sequence: its classes or user, and a digest of its samples."""
+    """Identifies the task, whatever its position in the sequence: its classes or user, and a digest of its samples."""
     classes: int
     train: Batches
     val: Batches
@@ -140,7 +140,7 @@ class Task:
         return self.ids[-1]
 
     def on(self, device: torch.device) -> Task:
-        """The task, handed out on a device."""
+        """The task, on a device."""
         return replace(self, train=self.train.on(device), val=self.val.on(device))
 
     def batched(self, size: int, *, shuffle: bool, seed: int) -> Task:
@@ -151,7 +151,7 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskSequence:
-    """Tasks in the order in which they are learned, and apart from them their test sets."""
+    """Tasks in the order in which they are learned and, separately, their test sets."""
 
     name: str
     tasks: tuple[Task, ...]
@@ -170,11 +170,11 @@ class TaskSequence:
 
     @property
     def device(self) -> torch.device:
-        """Where its batches are handed out."""
+        """The device of its batches."""
         return self.tasks[0].train.device
 
     def on(self, device: torch.device) -> TaskSequence:
-        """The sequence, handed out on a device; itself where that is so already."""
+        """The sequence on a device; itself if it is there already."""
         if device == self.device:
             return self
         tasks, tests = (task.on(device) for task in self.tasks), (test.on(device) for test in self.tests)

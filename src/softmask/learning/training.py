@@ -10,7 +10,7 @@ from softmask.learning.settings import new_field
 
 @dataclass(frozen=True)
 class Training:
-    """The defaults are those of the paper's authors (preset `paper`).
+    """Training hyperparameters. The defaults are those of the paper's authors (preset `paper`).
 
     Choices of ours: the loss of an epoch is the mean over its samples, where the authors add up the means of batches,
     the last of which may be small; an infinite loss is treated as NaN: the epoch is undone.
@@ -27,7 +27,7 @@ class Training:
     patience: int = 5
     """Epochs without improvement before the learning rate falls; at the lowest one, before training stops."""
     epochs: int = 500
-    """Most epochs of a task."""
+    """Maximum number of epochs per task."""
     batch: int = 64
     shuffle: bool = False
     """Whether the samples are reshuffled each epoch. The authors draw the order once, with the split."""
@@ -41,18 +41,18 @@ class Training:
     precision: Literal["fp32", "bf16"] = "fp32"
     """`bf16` computes the training step under autocast; importance and evaluation stay in float32."""
     first_epochs: int | None = new_field(None)
-    """Most epochs of a task whose network starts from random weights (the first task; every task of ONE); None means
-    `epochs`."""
+    """Maximum number of epochs for a task whose network starts from random weights (the first task; every task of ONE);
+    None means `epochs`."""
     warmup_epochs: int = new_field(0)
     """Epochs over which the learning rate rises linearly from 0, batch by batch; the schedule begins after them."""
     augment: Literal["none", "crop-flip"] = new_field("none")
-    """`crop-flip`: each training image is moved by up to an eighth of its size and flipped left to right with
-    probability 1/2, in the training loop alone. The paper uses none."""
+    """`crop-flip`: each training image is shifted by up to an eighth of its size and flipped horizontally with
+    probability 1/2, only in training. The paper uses none."""
     optimizer: Literal["sgd", "adamw"] = new_field("sgd")
-    """`adamw` takes the place of a method's plain SGD; its updates are scaled as those of SGD are. Methods that have an
-    optimizer of their own or work on gradients refuse it."""
+    """`adamw` replaces a method's plain SGD; its updates are scaled in the same way. Methods with their own optimizer,
+    or that work on gradients, refuse it."""
     weight_decay: float = new_field(0.0)
-    """Of AdamW: each step multiplies all trainable parameters by `1 - lr * weight_decay`."""
+    """Weight decay of AdamW: each step multiplies all trainable parameters by `1 - lr * weight_decay`."""
 
     given: ClassVar[frozenset[str]] = frozenset()
     """Names of the fields that were passed when this object was made: a model folder has defaults of its own.
@@ -91,9 +91,9 @@ PRESETS: dict[str, Training] = {
     # To compare methods at the paper's level. On the first tasks of C-10 validation accuracy is at most 0.5 point
     # below preset `paper` for SPG, NCL and ONE (table in docs/reproducing.md); from random weights it takes 40 epochs.
     "compare": Training(epochs=30, first_epochs=40, schedule="cosine", shuffle=True, joint_epochs=150),
-    # A CPU has no time for plateaus: ten epochs reach most of the accuracy if the learning rate falls smoothly, and
-    # reshuffling makes up for the few passes. Joint training sees each task's data as often in 50 epochs of ten times
-    # the batch.
+    # Waiting for plateaus takes too long on a CPU: ten epochs reach most of the accuracy if the learning rate falls
+    # smoothly, and reshuffling compensates for the few passes. Joint training sees each task's data as often in 50
+    # epochs of ten times the batch.
     "short": Training(epochs=10, schedule="cosine", shuffle=True, joint_epochs=50),
     # The papers of GPM, SGP and TRGP on ten tasks of CIFAR-100: main_cifar100.py of github.com/sahagobinda/GPM. There
     # the learning rate is halved after 6 epochs without improvement, and training stops when it falls below 1e-5:

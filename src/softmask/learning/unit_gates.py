@@ -14,7 +14,7 @@ from softmask.learning.networks import Backbone
 def gated(backbone: Backbone, x: Tensor, gates: Sequence[Tensor]) -> Tensor:
     """The backbone's output with a gate on every unit of every block.
 
-    A gate of numbers multiplies. A gate of booleans selects: what a closed unit computes may even be infinite.
+    Numeric gates multiply. Boolean gates select, since the output of a closed unit may be infinite.
     """
     x = backbone.prepare(x)
     for block, gate in zip(backbone.blocks, gates, strict=True):
@@ -43,7 +43,7 @@ def between_used_units(backbone: Backbone, used: Sequence[Tensor]) -> dict[str, 
 
 
 def scale_down(free: Mapping[Tensor, Tensor]) -> None:
-    """Multiplies gradients by what soft gates leave free."""
+    """Multiplies gradients by the free share under soft gates."""
     for parameter, share in free.items():
         if parameter.grad is not None:
             parameter.grad.mul_(share)

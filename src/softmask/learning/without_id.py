@@ -1,4 +1,4 @@
-"""Answers when nobody says which task an image belongs to: the heads that were learned so far compete, by three rules.
+"""Prediction without a task id: three rules choose among the heads learned so far.
 
 `logit`: the largest logit over all heads. `confidence`: the largest probability, each head's logits divided by its
 temperature, which minimises the cross-entropy on the validation images of its task when that was learned. `means`: the
@@ -6,11 +6,9 @@ head of the class whose mean is nearest in the Mahalanobis distance, features be
 mean of each class, and one covariance that all classes share, are measured on the training images when a task is
 learned, and stay (as in Lee et al., NeurIPS 2018). In each case the class is the best of the chosen head.
 
-Where all tasks have the same classes there is no task to be found: `heads` is the class with the largest mean of the
-heads' probabilities.
-
-Kept between tasks: a vector for each class, one matrix, two numbers for each task; no image. Nothing is drawn at random
-and nothing of the method is changed, so that a run has the same weights with and without it.
+Where all tasks have the same classes, the task need not be inferred: `heads` is the class with the largest mean of the
+heads' probabilities. Stored between tasks: a vector per class, one matrix, two numbers per task; no images. No random
+numbers are drawn and the method is not changed, so that a run has the same weights with and without it.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ HEADS = "heads"
 SHRINKAGE = 0.1
 """Share of the covariance that is replaced by a multiple of the identity: features may be more than images."""
 MOST_FEATURES = 4096
-"""Beyond, the matrix would take more memory than most networks: there are no means then."""
+"""For more features the matrix would take more memory than most networks: then there are no means."""
 STEPS = 60
 """Of a bisection, each of which halves the interval."""
 State = dict[str, Tensor]
@@ -41,7 +39,7 @@ State = dict[str, Tensor]
 
 @dataclass
 class ClassStatistics:
-    """Means of classes, the covariance that they share, and how far heads and distances are to be trusted."""
+    """Class means, their shared covariance, and the calibration of heads and distances."""
 
     means: dict[int, Tensor] = field(default_factory=dict)
     """By task: one row for each class."""
@@ -109,20 +107,20 @@ class ClassStatistics:
         return Whitening(self)
 
     def to(self, device: torch.device) -> ClassStatistics:
-        """Itself where it is there already."""
+        """On a device; itself if it is there already."""
         if self.scatter is None or self.scatter.device == device:
             return self
         means = {task: each.to(device) for task, each in self.means.items()}
         return replace(self, means=means, scatter=self.scatter.to(device))
 
     def copy(self) -> ClassStatistics:
-        """One that may learn while this stays as it is."""
+        """A copy that can be updated independently."""
         return replace(
             self, means=dict(self.means), temperatures=dict(self.temperatures), sharpness=dict(self.sharpness)
         )
 
     def without(self, place: int) -> ClassStatistics:
-        """After a task was forgotten: those behind it move up. The covariance stays."""
+        """Removes a task; later tasks move up. The covariance does not change."""
 
         def left(values: Mapping[int, Any]) -> dict[int, Any]:
             return {task - (task > place): value for task, value in values.items() if task != place}
@@ -194,7 +192,7 @@ class Whitening:
 
 
 def temperature(logits: Tensor, labels: Tensor) -> float:
-    """By which logits are to be divided so that the cross-entropy is smallest."""
+    """The temperature that minimises the cross-entropy of the logits."""
     return 1 / factor(logits, labels, most=100.0)
 
 
@@ -222,7 +220,7 @@ def shares_features(method: Method) -> bool:
 
 
 class WithoutId:
-    """Measures the tasks that were learned so far when the task is not told."""
+    """Measures accuracy without a task id on the tasks learned so far."""
 
     def __init__(
         self,
@@ -316,7 +314,7 @@ def _logits(method: Method, batches: Batches, task: int) -> tuple[Tensor, Tensor
 
 @dataclass(frozen=True)
 class Guess:
-    """The task that an input seems to belong to."""
+    """The inferred task of an input."""
 
     task: int
     share: float

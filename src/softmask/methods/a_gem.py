@@ -4,11 +4,11 @@ Averaged gradient episodic memory: a replay buffer holds a few samples of every 
 their average loss, that part of the gradient is removed. Source: Chaudhry, Ranzato, Rohrbach and Elhoseiny, ICLR 2019,
 equation 11; details from its authors' code.
 Remembers between tasks: 13 training images of each class seen so far, or a reservoir of fixed size (`budget`).
-Equations: g_ref = gradient, dropout off, of the mean loss of 256 samples of past tasks, each on its own head; where
-g . g_ref < 0: g <- g - (g . g_ref / g_ref . g_ref) g_ref, over all parameters as one vector. The reference has a part
-in old heads, so the projection moves them: they do not stay as they were.
-Departures: with many epochs a task, samples are chosen at its end, uniformly for each class, where the authors keep the
-last ones of a single epoch; the distribution is the same. A class with fewer images gives all that it has.
+Equations: g_ref = gradient, dropout off, of the mean loss of 256 samples of past tasks, each classified by its own
+task's head; where g . g_ref < 0: g <- g - (g . g_ref / g_ref . g_ref) g_ref, over all parameters as one vector. The
+reference gradient also covers the old heads, so the projection changes them.
+Departures: a task has many epochs, so its samples are chosen at its end, uniformly within each class; the authors keep
+the last samples of a single epoch. The distribution is the same. If a class has fewer images, all of them are stored.
 Cost: a step costs about five times that of plain training, whatever the number of tasks; memory grows with the classes.
 """
 
@@ -55,10 +55,10 @@ class AGEM(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         per_class: int = 13
-        """Samples kept of each class. Default: the authors' for CIFAR-100; Konishi et al. give none."""
+        """Samples stored per class. Default: the authors' for CIFAR-100; Konishi et al. do not state theirs."""
         budget: int | None = new_field(None)
-        """Samples kept in all, by reservoir sampling over all tasks, whatever the number of classes; None keeps
-        `per_class` samples of each class. Default: none, as the authors."""
+        """Samples stored in all, by reservoir sampling over all tasks, whatever the number of classes; None stores
+        `per_class` samples per class. Default: None, as the authors."""
         reference_batch: int = 256
         """Samples of the replay buffer whose loss may not rise, drawn anew for each step. Default: the authors'."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
@@ -90,7 +90,7 @@ class AGEM(Method):
         project(trainable, self.reference_gradients(trainable, step.task.id))
 
     def reference_gradients(self, parameters: Sequence[nn.Parameter], task: int) -> Sequence[Tensor | None]:
-        """Of the loss on the replay buffer, dropout off; None for parameters that it does not depend on."""
+        """Gradients of the loss on the replay buffer, dropout off; None for parameters that it does not depend on."""
         images, labels, tasks = self.memory.draw(self.settings.reference_batch, self.draws.generator(task))
         with evaluating(self):
             loss = mixed_loss(self.heads[:task], self.backbone(images), tasks, labels)

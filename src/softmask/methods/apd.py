@@ -1,21 +1,23 @@
-"""APD: every task's weights are shared ones under its own mask, plus a sparse difference of its own.
+"""APD: each task's weights are shared weights times a mask of its own, plus a sparse difference of its own.
 
-Additive parameter decomposition: where the shared weights move while a task is learned, the differences of old tasks
-follow, so that old weights stay what they were; a price on every entry of a difference makes the shared weights move
-where that costs little. Source: Yoon, Kim, Yang and Hwang, ICLR 2020; details from their code.
+Additive parameter decomposition: when the shared weights change while a task is learned, the differences of old tasks
+are adjusted so that the old tasks' weights stay the same. An L1 penalty keeps the differences sparse, so the shared
+weights change where old tasks need little adjustment. Source: Yoon, Kim, Yang and Hwang, ICLR 2020; details from their
+code.
 Remembers between tasks: the shared weights, and for every task a mask and a bias for each unit and a difference for
 each weight.
 Equations: theta_t = sigma * sigmoid(v_t) + tau_t. Loss = cross-entropy of theta_t + sparsity * sum over i <= t of
 |tau_i| + fidelity / 2 * sum over i < t of (theta_i* - sigma * sigmoid(v_i) - tau_i)^2, where theta_i* are the weights
-of task i as task t begins. For given sigma the best tau_i of an old task is theta_i* - sigma * sigmoid(v_i), moved
-towards 0 by sparsity / fidelity; with it, the price of a distance d of sigma * sigmoid(v_i) from theta_i* has the
-gradient clip(fidelity * d, -sparsity, sparsity). A step takes this gradient for sigma and moves tau_t towards 0 by
-rate * sparsity. Outside training, entries of tau up to `sparsity` are 0.
-Promise: none that is exact. With every new task a weight of an old one moves by at most sparsity / fidelity + sparsity.
-Departures: differences of old tasks are always at their best values, where the authors train them along by Adam (by
-plain SGD, a learning rate times a fidelity above 2 would diverge). No weight decay. tau_t begins at 0 and sigma twice
-as large, so that the first theta is that of a plain network; the best epoch is that of the cross-entropy. Without the
-authors' grouping of differences, which saves memory.
+of task i as task t begins. For a given sigma the optimal tau_i of an old task is theta_i* - sigma * sigmoid(v_i), moved
+towards 0 by sparsity / fidelity; with it, the penalty on a distance d of sigma * sigmoid(v_i) from theta_i* has the
+gradient clip(fidelity * d, -sparsity, sparsity). A step takes this gradient for sigma and moves tau_t towards 0 by rate
+* sparsity. Outside training, entries of tau up to `sparsity` are 0.
+Guarantee: none that is exact. With every new task a weight of an old one moves by at most sparsity / fidelity +
+sparsity.
+Departures: differences of old tasks always have their optimal values, where the authors train them with Adam (plain SGD
+would diverge where learning rate times fidelity exceeds 2). No weight decay. tau_t begins at 0 and sigma twice as
+large, so that the first theta is that of a plain network. The best epoch is chosen by the cross-entropy alone. The
+authors' grouping of differences, which saves memory, is left out.
 Cost: a step goes through the weights of every old task once.
 """
 
@@ -59,11 +61,11 @@ class APD(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         sparsity: float = search(4e-4, low=1e-5, high=1e-2, log=True)
-        """Price of a task's difference from the shared weights, for each entry. Default: the authors' for ten tasks;
-        they have 6e-4 for twenty."""
+        """Strength of the L1 penalty on the differences, for each entry. Default: the authors' for ten tasks; they have
+        6e-4 for twenty."""
         fidelity: float = search(100.0, low=1.0, high=1e3, log=True)
-        """Price of a change of an old task's weights; 0 lets old tasks follow the shared weights. Default: the
-        authors'."""
+        """Strength of the penalty on changes of an old task's weights; with 0 the old tasks follow the shared weights.
+        Default: the authors'."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
         """Learning rate; None means the training's. Default: the training's, which Konishi et al. use for every method.
         The authors have Adam at 0.001."""
@@ -89,7 +91,7 @@ class APD(Method):
         self.differences = PerParameter(self.difference, stacked=self.scenario.num_tasks)
         self.register_buffer("learned", torch.zeros((), dtype=torch.int64))
         self.targets: list[dict[str, Tensor]] = []
-        """Weights of every old task as the present one began."""
+        """The weights of every old task when the current task began."""
 
     # Weights of a task
 

@@ -1,18 +1,19 @@
-"""BinPlay: a generator repeats old samples from binary codes that follow from their index alone.
+"""BinPlay: a generator replays old samples from binary codes that are computed from each sample's index.
 
 Every sample of a task gets a random binary code, computed from its index whenever it is needed; a small network learns
-to draw each sample from its code. While a new task is learned, old samples are drawn again and replayed. Source: Deja,
-Wawrzyński, Marczak, Masarczyk and Trzciński, arXiv 2011.14960, 2020.
-Remembers between tasks: the generator, and how many samples of each class there were; no code and no image.
+to generate each sample from its code. While a new task is learned, old samples are generated from their codes and
+replayed. Source: Deja, Wawrzyński, Marczak, Masarczyk and Trzciński, arXiv 2011.14960, 2020.
+Remembers between tasks: the generator and the number of samples of each class; no codes and no images.
 Equations: code(task, i) = 64 signs from a generator of random numbers that is seeded by the run, the task and i. Loss =
-cross-entropy of the new batch + strength * cross-entropy of as many drawn samples, each on its own task's head. At the
-end of a task the generator G learns |G(code) - image|^2 for the codes of the new samples with their images, and for
-those of old samples with what G gave before: so it distils itself.
-Departures: the authors train an autoencoder whose encoder meets the codes; here is the decoder alone, since the codes
-are given. It has two linear layers, so that a CPU can train it. Only `samples` of a task, as many of each class, have a
-code; codes are random signs, where the authors compute them from the index by a formula. Labels follow from the index
-too, since the samples are ordered by class. Old heads learn along.
-Cost: a step costs twice as much from the second task on; each task ends with the training of the generator.
+cross-entropy of the new batch + strength * cross-entropy of as many generated samples, each on its own task's head. At
+the end of a task the generator G learns |G(code) - image|^2 for the codes of the new samples with their images, and for
+those of old samples with its own previous output (self-distillation).
+Departures: the authors train an autoencoder whose encoder is trained to output the codes; here there is only the
+decoder, since the codes are given. It has two linear layers, so that it can be trained on a CPU. Only `samples` samples
+of a task, the same number for each class, have a code. Codes are random signs, where the authors compute them from the
+index by a formula. Labels also follow from the index, since samples are ordered by class. Old heads are trained
+further.
+Cost: from the second task on a step costs twice as much; the generator is trained at the end of each task.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ class BinPlay(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         samples: int = 200
-        """Samples of each task that the generator learns to repeat, as many of each class; 0 is plain fine-tuning.
-        Default: ours; the authors repeat all."""
+        """Samples of each task that the generator learns to replay, the same number per class; 0 is plain fine-tuning.
+        Default: ours; the authors replay all."""
         strength: float = search(1.0, low=0.1, high=10.0, log=True)
         """Factor of the loss on replayed samples. Default: ours, the same weight as for the new ones."""
         bits: int = 64
-        """Signs of a code. Default: ours."""
+        """Length of a code in bits. Default: ours."""
         hidden: int = 256
-        """Units of the generator. Default: ours."""
+        """Hidden units of the generator. Default: ours."""
         generator_epochs: int = 50
         """Passes over all codes at the end of a task. Default: ours."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
@@ -94,14 +95,14 @@ class BinPlay(Method):
     # Codes and what they stand for
 
     def codes(self, task: int) -> Tensor:
-        """[samples, bits], of all samples of the task that have one."""
+        """[samples, bits]: the codes of the task's samples that have one."""
         count, device = int(self.counts[task].sum()), self.counts.device
         seeds = [derive(self.scenario.seeds.init, "code", task, index) for index in range(count)]
         signs = [torch.rand(self.settings.bits, generator=torch.Generator().manual_seed(seed)) < 0.5 for seed in seeds]
         return torch.stack(signs).to(device, torch.float32) * 2 - 1 if count else torch.zeros(0, self.settings.bits)
 
     def labels(self, task: int) -> Tensor:
-        """Samples stand in the order of their classes."""
+        """Samples are ordered by class."""
         counts = self.counts[task]
         return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
 
@@ -116,7 +117,7 @@ class BinPlay(Method):
         self.old = self.old_samples(task.id) if task.id > 0 and self.replays() else None
 
     def old_samples(self, tasks: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Codes, labels and tasks of all samples of the first so many tasks."""
+        """Codes, labels and tasks of all samples of the first N tasks."""
         each = [
             (self.codes(task), self.labels(task), torch.full_like(self.labels(task), task)) for task in range(tasks)
         ]

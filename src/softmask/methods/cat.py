@@ -1,19 +1,20 @@
 """CAT: HAT for dissimilar tasks, with attention to similar tasks for knowledge transfer.
 
-HAT, but before a task is learned each earlier task is tried on it: one whose logits, read out by a linear layer, beat a
-new network trained from scratch is similar. Units of similar tasks are not protected, so that they may improve, and the
-new task attends to the features that these tasks compute. Source: Ke, Liu and Huang, NeurIPS 2020.
-Remembers between tasks: what HAT does, a query and a second head for each task, one attention block, which tasks are
-similar to which, and whether a task answers with attention (decided by its validation accuracy at its end).
-Promise: while no task is similar to a later one, exactly HAT's. Otherwise none: shared weights change by design, and
-so does the attention block, through which earlier tasks may answer.
-Departures from the authors' code, which turns the paper's rule around and attends to dissimilar tasks: attention goes
-to similar tasks, in training and test alike; a unit is protected if any dissimilar task uses it, not only if one was
-the first to; gates are hard wherever they are not being learned; similarity is kept for each task; without a similar
-task there is no attention. Earlier networks are read out with dropout off, so that their logits are computed once.
-The new network has no gates; in the authors' code it has one that is always open. `lr` is the rate of all of them.
-Attention learns at a tenth of the common rate, which is the rate of the authors.
-Cost: a new network and a read-out of every earlier task for each task: grows with the square of the number of tasks.
+HAT, but before a task is learned, CAT decides which earlier tasks are similar to it: an earlier task is similar if a
+linear layer on its logits is more accurate on the new task than a new network trained from scratch. Units of similar
+tasks are not protected, so that they may improve, and the new task attends to the features that these tasks compute.
+Source: Ke, Liu and Huang, NeurIPS 2020.
+Remembers between tasks: HAT's state, a query and a second head for each task, one attention block, which tasks are
+similar to which, and whether a task predicts with attention (decided by validation accuracy when it has been learned).
+Guarantee: exactly HAT's as long as no task is similar to a later one. Otherwise none: shared weights change by design,
+and so does the attention block that earlier tasks may use. Departures from the authors' code, which turns the paper's
+rule around and attends to dissimilar tasks: attention goes to similar tasks, in training and test alike; a unit is
+protected if any dissimilar task uses it, not only if the first task to use it is dissimilar; gates are hard wherever
+they are not being learned; similarity is stored for each task; without a similar task there is no attention. The logits
+of earlier tasks are computed once, with dropout off. The new network has no gates; in the authors' code it has one that
+is always open. `lr` is the learning rate of all of them. Attention learns at a tenth of the common rate, as in the
+authors' code.
+Cost: each task trains a new network and one linear layer for every earlier task: quadratic in the number of tasks.
 """
 
 from __future__ import annotations
@@ -65,9 +66,10 @@ class CAT(HAT):
     @dataclass(frozen=True)
     class Settings(HAT.Settings):
         attention_weight: float = search(1.0, low=0.1, high=10.0, log=True)
-        """Weight of the attending head's loss beside that of the plain head. Default: equal weights; ours."""
+        """Weight of the loss of the head with attention, relative to that of the plain head. Default: equal weights;
+        ours."""
         attention_rate: float = search(0.1, low=0.01, high=1.0, log=True)
-        """Learning rate of all that belongs to attention, as a factor of the training's, at which it diverges. Default:
+        """Learning rate of the attention parameters, as a factor of the training's, at which they diverge. Default:
         gives the authors' learning rate at Konishi et al.'s training."""
         attention_heads: int = search(4, choices=(1, 2, 4, 8))
         """Heads of the attention block; must divide the number of features. Default: ours."""
@@ -144,7 +146,8 @@ class CAT(HAT):
         return {"reference": reference, "readouts": readouts}
 
     def release_similar(self, task: Task) -> None:
-        """Similar is what does strictly better than a new network; from here on only the others are protected."""
+        """A task is similar if it does strictly better than a new network; from here on only the other tasks are
+        protected."""
         protected = torch.zeros_like(self.used)
         for source, reached in enumerate(self.tried.get("readouts", [])):
             self.similar[task.id, source] = reached > self.tried["reference"]
@@ -232,7 +235,7 @@ class KnowledgeAttention(nn.Module):
         return self.last(x + self.feed(self.before_feeding(x)))
 
     def weights(self, query: Tensor, knowledge: Tensor) -> Tensor:
-        """How much each head looks at each source: (batch, sources, heads), 1 in sum over the sources."""
+        """Attention weights of each head: (batch, sources, heads), with sum 1 over the sources."""
         asked = self._by_head(self.query(self.before_attention(query)))
         scores = torch.einsum("hw,bshw->bsh", asked, self._by_head(self.key(knowledge)))
         return (scores / asked.size(-1) ** 0.5).softmax(1)
@@ -315,7 +318,8 @@ def readout_accuracy(
 
 
 def _best_accuracy(trial: Fit) -> float:
-    """On the validation set. One that was never finite is measured at its first weights and does not end the run."""
+    """Accuracy on the validation set. A network whose loss was never finite is measured at its initial weights and does
+    not end the run."""
     trial.learner.restore(trial.best)
     return validate(trial.learner, trial.task)[1]
 

@@ -1,17 +1,18 @@
-"""DER++: kept samples are learned again, and the network keeps the logits that it once gave them.
+"""DER++: replays stored samples and distils the logits that were stored with them.
 
-Dark experience replay: beside some samples of old tasks the buffer holds the logits that the network gave them; later
-logits are pulled towards these, which tell more than a label does. DER++ also learns the labels of a second draw.
-Source: Buzzega, Boschini, Porrello, Abati and Calderara, NeurIPS 2020, equation 6.
+Dark experience replay: the replay buffer holds samples of old tasks together with the logits that the network gave for
+them. The loss keeps later logits near the stored ones, which contain more information than a label. DER++ also trains
+on the labels of a second draw from the buffer. Source: Buzzega, Boschini, Porrello, Abati and Calderara, NeurIPS 2020,
+equation 6.
 Remembers between tasks: `budget` training images with labels, tasks and the logits of their own heads, whatever the
 number of tasks.
 Equations: loss = cross-entropy of the batch + alpha * mean squared difference between the logits of replayed samples
-and those kept + beta * cross-entropy of a second draw; each sample is judged by its own task's head, and the squares
-are averaged over samples and classes, as in the authors' code. Old heads go on learning.
-Departures: the authors keep samples, and logits as they are in training, while a task is learned; here a task's samples
-join at its end, with the logits of its best epoch, dropout off. Replayed images are not augmented. The best epoch is
-chosen by the validation data of the new task alone.
-Cost: from the second task on a step costs three times that of plain training: two draws of a batch's size.
+and those kept + beta * cross-entropy of a second draw; each sample is classified by its own task's head, and the
+squares are averaged over samples and classes, as in the authors' code. Old heads are trained further.
+Departures: the authors store samples, with the logits of that moment, while a task is learned; here a task's samples
+enter the buffer at its end, with the logits of its best epoch, dropout off. Replayed images are not augmented. The best
+epoch is chosen by the validation data of the new task alone.
+Cost: from the second task on a step costs three times that of plain training: two draws as large as the batch.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class DERPlus(ReplayMethod):
         beta: float = search(0.5, low=0.1, high=2.0, log=True)
         """Factor of the cross-entropy of the second draw. Default: the authors' for CIFAR-10 and a buffer of 500."""
         budget: int = 500
-        """Samples kept in all, by reservoir sampling over all tasks; 0 is plain fine-tuning. Default: the middle one of
-        the authors, who compare 200, 500 and 5120."""
+        """Samples stored in all, by reservoir sampling over all tasks; 0 is plain fine-tuning. Default: the middle
+        value of the authors, who compare 200, 500 and 5120."""
         replay_batch: int = 64
         """Samples of each of the two draws. Default: as many as a batch of the
         training has, as the authors."""
@@ -82,13 +83,13 @@ class DERPlus(ReplayMethod):
         heads = self.heads[: task + 1]
         logits = own_head_logits(heads, self.features(samples.images, task), samples.tasks)
         labels = places(heads, samples.tasks, samples.labels)
-        new, told, again = (len(step.y), len(first), len(second))
-        matched = slice(new, new + told)
+        new, distilled, replayed = (len(step.y), len(first), len(second))
+        matched = slice(new, new + distilled)
         said = own_logits(heads, logits[matched], samples.tasks[matched])
         kept = self.memory.answers[first, : said.size(1)]
         classes = torch.tensor(self.scenario.classes, device=said.device)[samples.tasks[matched]]
         distance = (said - kept).pow(2).sum() / classes.sum()
-        relearned = F.cross_entropy(logits[-again:], labels[-again:])
+        relearned = F.cross_entropy(logits[-replayed:], labels[-replayed:])
         loss = F.cross_entropy(logits[:new], labels[:new])
         return loss + settings.alpha * distance + settings.beta * relearned
 

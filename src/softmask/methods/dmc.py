@@ -1,18 +1,18 @@
-"""DMC: the old model and one of the new task alone are distilled into a single one, on images of no task.
+"""DMC: the old model and a model of the new task are distilled into one, on unlabelled auxiliary images.
 
-A model of the new task is trained without any regard to the old ones; then a network learns to answer as both do, each
-with its own heads, on unlabelled auxiliary images. Source: Zhang et al., WACV 2020 (deep model consolidation).
-Remembers between tasks: nothing but the network. While a task is learned, the old model and the new one are kept.
-Auxiliary images: synthetic, dead leaves (`softmask.learning.dead_leaves`), drawn anew from the run's seed: they come
-with the program, hold nothing of any task, and no test image can be among them. The authors take photographs of other
-classes from ImageNet.
+A model of the new task is trained without regard to the old tasks. Then a network is trained to reproduce the logits of
+both models, each with its own heads, on unlabelled auxiliary images. Source: Zhang et al., WACV 2020 (deep model
+consolidation).
+Remembers between tasks: only the network. While a task is learned, both the old model and the new one are kept.
+Auxiliary images: synthetic, dead leaves (`softmask.learning.dead_leaves`), generated from the run's seed. They contain
+no data of any task, so no test image can be among them. The authors take photographs of other classes from ImageNet.
 Equations: loss of the consolidation = mean over auxiliary images and classes of (z - target)^2, where z are the logits
 of all heads so far; the target of an old head is the old model's logits less their mean over the head's classes, that
 of the new head the new model's in the same way.
 Departures: a head for each task, so that the mean is taken head by head; the new model begins with the weights of the
-old one, and the consolidated with those of the new one; where the authors have a fixed number of epochs, the
-consolidation has the training's, and stops early on auxiliary images that were held out. By Adam.
-Cost: from the second task on, each is learned twice, the second time with both teachers.
+old one, and the consolidated model with those of the new one. The authors have a fixed number of epochs for the
+consolidation; here it has the number of the training and stops early on held-out auxiliary images. It uses Adam.
+Cost: from the second task on, each task is trained twice, the second time with both teachers.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class DMC(Method):
 
     @torch.no_grad()
     def double_targets(self, new: int) -> Tensor:
-        """[images, classes of all heads so far]: what the old model says with its heads, and the new with its own."""
+        """[images, classes of all heads so far]: the logits of the old model's heads and of the new model's head."""
         assert self.old is not None
         backbone, heads = self.old
         backbone.eval()

@@ -1,16 +1,16 @@
-"""ER: a few samples of old tasks are kept, and some of them are learned again beside each batch.
+"""ER: stores a few samples of old tasks in a replay buffer and adds some of them to each batch.
 
-Experience replay: a reservoir of fixed size holds samples of all tasks so far; every batch is joined by as many drawn
-from it, and the network learns both together. Source: Chaudhry et al., "On tiny episodic memories in continual
-learning", 2019, algorithm 1, with reservoir sampling (Vitter, 1985).
+Experience replay: a reservoir of fixed size holds samples of all tasks so far. As many samples as a batch has are drawn
+from it and added to the batch. Source: Chaudhry et al., "On tiny episodic memories in continual learning", 2019,
+algorithm 1, with reservoir sampling (Vitter, 1985).
 Remembers between tasks: `budget` training images with their labels and tasks, whatever the number of tasks.
-Equations: the loss of a step is the mean cross-entropy over the batch and the replayed samples together, each judged by
-its own task's head. Old heads go on learning from their replayed samples: they do not stay as they were.
-Departures: the authors see each sample once and fill the reservoir as they go; with many epochs a task, the samples of
-a task join at its end, uniformly over all samples seen. Replayed images are as they were stored, without augmentation.
-The best epoch is chosen by the validation data of the new task alone.
-Cost: from the second task on a step costs as much more as there are replayed samples: twice, with as many as in a
-batch.
+Equations: the loss of a step is the mean cross-entropy over the batch and the replayed samples together, each
+classified by its own task's head. Old heads are trained further on replayed samples.
+Departures: the authors see each sample once and fill the reservoir during training. Here a task has many epochs, so its
+samples enter at its end, uniformly over all samples seen. Replayed images are not augmented. The best epoch is chosen
+by the validation data of the new task alone.
+Cost: from the second task on, in proportion to the replayed samples: a step costs twice as much if there are as many as
+in a batch.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ER(ReplayMethod):
         __pydantic_config__ = {"extra": "forbid"}
 
         budget: int = 500
-        """Samples kept in all, by reservoir sampling over all tasks; 0 is plain fine-tuning. Default: the middle one of
-        Buzzega et al. (2020), who compare 200, 500 and 5120."""
+        """Samples stored in all, by reservoir sampling over all tasks; 0 is plain fine-tuning. Default: the middle
+        value of Buzzega et al. (2020), who compare 200, 500 and 5120."""
         replay_batch: int = 64
         """Samples replayed in each step. Default: as many as a batch of the
         training has, as the authors."""
@@ -62,5 +62,5 @@ class ER(ReplayMethod):
 
 
 def replayed_step(tasks: int, passes: float) -> float:
-    """The mean cost of a step that, after the first task, has so many passes of a batch's size more."""
+    """The mean cost of a step that has this many additional passes of a batch's size after the first task."""
     return 1 + passes * (tasks - 1) / tasks

@@ -48,9 +48,9 @@ class EWC(QuadraticPenaltyMethod):
         __pydantic_config__ = {"extra": "forbid"}
 
         strength: float = search(400.0, low=1.0, high=1e5, log=True)
-        """Regularisation strength. It belongs to `fisher_batch`, since F shrinks with the batch. Default: ours, the
-        safe side. The authors of HAT choose 5000 out of 500 to 50000, at a learning rate of 0.05; at 0.25 a step
-        overshoots from about 430 (D-5) and 780 (C-10) on, and the outcome is a matter of luck: three tasks of C-10 end
+        """Regularisation strength. Its scale depends on `fisher_batch`, since F shrinks with the batch size. Default:
+        ours, a conservative value. The authors of HAT choose 5000 out of 500 to 50000, at a learning rate of 0.05. At
+        0.25 a step overshoots above about 430 (D-5) and 780 (C-10), and results become erratic: three tasks of C-10 end
         at chance with 1130 and well with 6059."""
         fisher_batch: int = 20
         """Images over which a gradient is averaged before it is squared. Default: as in the code of HAT's authors."""

@@ -1,12 +1,13 @@
-"""EWC-GI: EWC's penalty with SPG's importance, measured from gradients.
+"""EWC-GI: EWC's penalty, weighted by SPG's gradient-based importance.
 
-Separates the choice of importance from the way it acts: the penalty of EWC, weighted by SPG's accumulated
-gradient-based importance, measured through old heads too. Source: Konishi et al., ICML 2023, section 4.
+Separates the choice of importance from its use: the penalty of EWC, weighted by SPG's accumulated gradient-based
+importance, which is measured through old heads too. Source: Konishi et al., ICML 2023, section 4.
 Remembers between tasks: the last weights of the backbone and the accumulated importance.
 Equations: loss = cross-entropy + strength / 2 * sum of importance * (weight - anchor)^2; importance by equations 1 to 5
 of that paper: the maximum over tasks, not EWC's mean. No gradient is masked. Clipped at a joint norm of 100 as in EWC.
-Departures: old heads share the draws of dropout, as in SPG; the paper gives neither strength nor range. Importance
-reaches 1, so plain SGD at a rate of 0.25 is stable only for a strength below 8: EWC's own range would diverge.
+Departures: old heads share dropout masks, as in SPG; the paper gives neither the strength nor its search range.
+Importance reaches 1, so plain SGD at a rate of 0.25 is stable only for a strength below 8: EWC's own range would
+diverge.
 Cost: a step as in EWC, task ends as in SPG.
 """
 

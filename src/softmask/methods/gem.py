@@ -1,17 +1,17 @@
-"""GEM: a step may raise the loss of no old task on its stored samples; of all such steps the nearest is taken.
+"""GEM: projects the gradient so that no step raises the loss of an old task on its stored samples.
 
-Gradient episodic memory: for each past task a few samples are kept; where a step would raise the loss of some of these
-tasks, the gradient is replaced by the nearest one that raises none. Source: Lopez-Paz and Ranzato, NeurIPS 2017,
-equations 8 to 11 and algorithm 1; details from their code.
+Gradient episodic memory: a replay buffer holds a few samples of each past task. Where a step would raise the loss of
+some of these tasks, the gradient is replaced by the nearest one that raises none. Source: Lopez-Paz and Ranzato,
+NeurIPS 2017, equations 8 to 11 and algorithm 1; details from their code.
 Remembers between tasks: 13 training images of each class seen so far.
 Equations: G = the gradients, one row for each past task, of the mean loss of its samples on its own head, dropout off.
-Where G g has a negative entry: g <- g + G^T v, with v >= margin of the smallest 1/2 v G G^T v + (G g) v, a programme of
-one variable for each past task, which is solved exactly. Gradients are vectors of all parameters: those of old heads
-are among them, so that old heads move.
-Departures: with many epochs a task, samples are chosen at its end, uniformly for each class, where the authors keep the
-last ones of a single epoch. They add 0.001 to the diagonal of G G^T, which an exact solver does not need.
-Cost: a step has one more backward pass, over all its samples, for each past task, and holds as many gradients: both
-grow with the number of tasks.
+Where G g has a negative entry: g <- g + G^T v, with v >= margin of the smallest 1/2 v G G^T v + (G g) v, a quadratic
+programme with one variable per past task, which is solved exactly. The gradients cover all parameters, including those
+of old heads, so that old heads change.
+Departures: a task has many epochs, so its samples are chosen at its end, uniformly within each class; the authors keep
+the last samples of a single epoch. They add 0.001 to the diagonal of G G^T, which an exact solver does not need.
+Cost: for each past task a step has one more backward pass, over all stored samples of that task, and holds one more
+gradient: both grow with the number of tasks.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class GEM(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         per_class: int = 13
-        """Samples kept of each class; 0 is plain fine-tuning. Default: that of A-GEM's authors, who give it to both for
-        CIFAR-100; the authors of GEM keep 256 of each task, whatever its classes."""
+        """Samples stored per class; 0 is plain fine-tuning. Default: that of A-GEM's authors, who use it for both
+        methods on CIFAR-100; the authors of GEM store 256 per task, whatever its number of classes."""
         margin: float = search(0.5, choices=(0.0, 0.1, 0.5, 1.0))
-        """Smallest weight of an old task's gradient where any of them is harmed: above 0, steps go beyond doing no
-        harm. Default: the authors' for CIFAR-100, who call it memory strength."""
+        """Smallest weight of an old task's gradient in a projected step; above 0, such steps also lower the loss of old
+        tasks. Default: the authors' for CIFAR-100, who call it memory strength."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
         """Learning rate; None means the training's. Default: the training's, which Konishi et al. use for every method;
         the authors have 0.1, for one epoch in batches of ten."""
@@ -120,7 +120,7 @@ def as_vector(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) 
 
 @torch.no_grad()
 def project(parameters: Sequence[nn.Parameter], references: Tensor, margin: float) -> None:
-    """Equation 11 and `g + G^T v`, on `.grad`; nothing where no task is harmed."""
+    """Equation 11 and `g + G^T v`, on `.grad`; does nothing if the step raises no old task's loss."""
     gradient = as_vector(parameters, [parameter.grad for parameter in parameters])
     harm = references @ gradient
     if (harm >= 0).all():

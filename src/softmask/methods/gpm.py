@@ -2,16 +2,17 @@
 
 Gradient projection memory: a change of a layer's weights that is orthogonal to all inputs of an old task leaves the
 layer's output for that task as it was. Source: Saha, Garg and Roy, ICLR 2021, equations 5 to 9.
-Remembers between tasks: for each layer the projector on the directions in use, a square matrix as wide as its input,
+Remembers between tasks: for each layer the projector onto the directions in use, a square matrix as wide as its input,
 whatever the number of tasks.
 Equations: G <- G - G M M^T, for the gradient G [outputs, inputs] of each layer and its basis M. At the end of task t,
-with R the inputs that the layer meets on 125 training images, directions of largest energy outside of M join it
-until the share `threshold + rise * (t - 1)`, at most 0.999, of the energy of R is covered.
-Departures: a bias is the weight of one more input, which is always 1, and is projected with the others; the authors
-have none. Other parameters, as those of normalisation layers, stay as they are after the first task. The inputs of a
-convolution are those of all 125 images, where the authors take fewer. Dropout is off while inputs are measured. The
-direction with which the threshold is crossed joins the basis in every task; in the authors' first task it does not.
-Cost: a step costs one product of matrices for each layer more.
+with R the inputs of the layer on 125 training images, the directions of largest energy outside M are added to it until
+the share `threshold + rise * (t - 1)`, at most 0.999, of the energy of R is covered.
+Departures: a bias is treated as the weight of an additional input that is always 1, and is projected with the others;
+the authors have none. Other parameters, such as those of normalisation layers, are frozen after the first task. The
+inputs of a convolution are those of all 125 images, where the authors take fewer. Dropout is off while inputs are
+measured. The direction that crosses the threshold is added to the basis in every task; in the authors' code not in the
+first.
+Cost: one more matrix product per layer and step.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from softmask.learning import (
 )
 
 MOST = 0.999
-"""At a threshold of 1 every direction that was ever met is taken, and nothing more is learned."""
+"""At a threshold of 1 every direction that occurred is blocked, and nothing more is learned."""
 
 
 @register("gpm")

@@ -1,17 +1,17 @@
-"""GPM+BECAME: each task is learned by GPM and then freely, and the two solutions are merged by curvature.
+"""GPM+BECAME: each task is learned by GPM and then without constraints; the two solutions are merged by curvature.
 
-GPM keeps old tasks safe but leaves little freedom to later ones; plain training has all of it and forgets. Between the
-two solutions lies one that is better than both for the sum of all tasks; its place follows from Fisher information.
-Source: Li, Lu, Dai, Huang, Ding and Lu, ICML 2025 (BECAME); Saha, Garg and Roy, ICLR 2021 (GPM).
+GPM protects old tasks but leaves little free capacity for later ones; plain training uses all capacity and forgets.
+Between the two solutions lies one that is better than both for the sum of all tasks; its position follows from Fisher
+information. Source: Li, Lu, Dai, Huang, Ding and Lu, ICML 2025 (BECAME); Saha, Garg and Roy, ICLR 2021 (GPM).
 Remembers between tasks: as GPM, and one number per parameter of the backbone, the Fisher information summed over the
 tasks.
 Equations: w = a + share * (b - a), with GPM's solution a, the solution b that plain training finds from there, and
 share = sum of F (b - a)^2 / sum of (P + F) (b - a)^2; F is the Fisher information of the new task at b, P the sum of
 those of the old tasks, each measured at the end of its task. The new head is merged with the same share.
-Departures: the authors' code was not public when this was written, so that details are ours: F is measured as in EWC,
-on batches of 20 with true labels, dropout off; the free training has as many epochs as GPM's, its own early stopping,
-and a tenth of the learning rate, since at the whole of it the two solutions lie so far apart that the new task is lost
-between them (D-5: 54 percent, where both ends have 100).
+Departures: the authors' code was not public when this was written, so the details are ours: F is measured as in EWC, on
+batches of 20 with true labels, dropout off; the unconstrained training has as many epochs as GPM's, its own early
+stopping, and a tenth of the learning rate. At the full rate the two solutions lie so far apart that the merged model
+fails on the new task (D-5: 54 percent, where both solutions have 100).
 Cost: from the second task on, every task is learned twice; each task ends with two passes in small batches.
 """
 

@@ -1,22 +1,23 @@
-"""GR: a generator learns to draw images like those of old tasks, on which old answers are kept.
+"""GR: a generator draws images like those of old tasks, on which the old model's answers are distilled.
 
-Deep generative replay: no image is stored. A variational autoencoder learns the images of each task, together with
-images that it drew itself before, and while the next task is learned the network shall answer generated images as it
-did when the task began. Source: Shin, Lee, Kim and Kim, NeurIPS 2017, section 3; the autoencoder in place of a GAN as
-in van de Ven and Tolias, 2018.
+Deep generative replay: no image is stored. A variational autoencoder is trained on the images of each task together
+with images that it generated itself before. While the next task is learned, the network's answers to generated images
+are kept as they were when the task began. Source: Shin, Lee, Kim and Kim, NeurIPS 2017, section 3; the autoencoder
+replaces a GAN, as in van de Ven and Tolias, 2018.
 Remembers between tasks: the generator, whatever the number of tasks. While a task is learned, a frozen copy of the
 backbone is the teacher.
 Equations: loss = cross-entropy of the batch + strength * sum over old heads of T^2 KL(softmax(old / T) || softmax(new /
 T)) on `replay_batch` generated images; old = the answers of the model as the task began. At the end of task t the
 generator learns by r * L(images of the task) + (1 - r) * L(images of the generator as it was), r = 1 / t, where L =
 half the squared error of an image + KL(code || standard normal).
-Departures: the generator knows no classes and no tasks, so every old head answers every generated image, as van de Ven
-and Tolias do where tasks are told apart. Answers are kept as probabilities, not as the most likely label. The weight of
-replay against the new task is that of the authors, r to 1 - r, but for a common factor, since the sum has t - 1 heads.
-Old heads stay as they are, to the bit. The generator goes on from its weights, for a multiple of the epochs that the
-network took. The distance counts in validation, on images that are drawn once for each task.
-Cost: from the second task on a step has a second pass of the student, the teacher's forward pass and the generator's
-more; each task ends with the training of the generator, an epoch of which costs about two thirds of the network's.
+Departures: the generator is not conditioned on class or task, so every old head answers every generated image, as van
+de Ven and Tolias do where the task id is known. Answers are distilled as probabilities, not as the most likely label.
+Replay is weighted against the new task as by the authors, r to 1 - r, up to a common factor, since the sum has t - 1
+heads. Old heads do not change. The generator continues from its weights, for a multiple of the network's epochs. The
+distillation term is part of the validation loss, on images that are generated once for each task.
+Cost: from the second task on a step has, in addition, a second pass of the student and a forward pass each of the
+teacher and the generator. The generator is trained at the end of each task; one of its epochs costs about two thirds of
+one of the network.
 """
 
 from __future__ import annotations
@@ -63,21 +64,21 @@ class GR(DistillingMethod):
         __pydantic_config__ = {"extra": "forbid"}
 
         strength: float = search(1.0, low=0.1, high=10.0, log=True)
-        """Factor of the distance of each old head's answers; 0 is plain fine-tuning, without a generator. Default: the
-        authors', who weigh each task alike."""
+        """Weight of the distillation loss of each old head; 0 is plain fine-tuning, without a generator. Default: the
+        authors', who weigh all tasks alike."""
         temperature: float = search(2.0, low=1.0, high=8.0, log=True)
-        """Of both softmax functions of the distance. Default: that of LwF's authors."""
+        """Temperature of both softmax functions in the distillation. Default: that of LwF's authors."""
         replay_batch: int = 64
         """Images generated for each step. Default: as many as a batch of the training has, as the authors."""
         generator_epochs: int = search(3, choices=(1, 3, 10))
-        """Epochs of the generator on a task for each that the network took. Default: ours, to bound the cost."""
+        """Epochs of the generator on a task, per epoch of the network. Default: ours, to bound the cost."""
         generator_lr: float = search(1e-3, low=1e-4, high=1e-2, log=True)
-        """Learning rate of the generator, for Adam. Default: torch's."""
+        """Learning rate of the generator (Adam). Default: torch's."""
         channels: int = 32
-        """Of the generator's first convolution, times the width of the network; the second has twice as many. Default:
-        ours, small enough for a CPU."""
+        """Channels of the generator's first convolution, times the width of the network; the second has twice as many.
+        Default: ours, small enough for a CPU."""
         latent: int = 64
-        """Numbers that code an image. Default: ours."""
+        """Dimensions of an image's latent code. Default: ours."""
         lr: float | None = search(0.1, low=5e-3, high=0.5, log=True)
         """Learning rate of the network; None means the training's. Default: ours, as for LwF."""
 
@@ -111,7 +112,8 @@ class GR(DistillingMethod):
         return loss, right
 
     def distance(self, step: Step, images: int, randomness: torch.Generator) -> Tensor:
-        """Between the answers of old heads as the task began and now, on so many generated images."""
+        """Distillation loss of the old heads, between the answers at the beginning of the task and now, on `images`
+        generated images."""
         return self.keep(self.generator.sample(images, randomness, step.x.device))
 
     def learn(self, task: Task, fit: Fitter) -> None:
@@ -126,7 +128,8 @@ class GR(DistillingMethod):
             return {"generator_loss": self.learn_images(task, self.epochs)}
 
     def learn_images(self, task: Task, epochs: int) -> float:
-        """Trains the generator on a task and on what it drew before; the mean loss of the last epoch's new images."""
+        """Trains the generator on a task and on its own earlier images; returns the mean loss of the last epoch's new
+        images."""
         settings, share = self.settings, 1 / (task.id + 1)
         old = copy.deepcopy(self.generator) if task.id > 0 else None
         train = task.train.batched(

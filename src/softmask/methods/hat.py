@@ -1,15 +1,15 @@
 """HAT: each task learns gates on units; weights between units in use are frozen.
 
-Each task learns which units it needs; weights between two units that earlier tasks need get no gradient any more.
-Source: Serra, Suris, Miron and Karatzoglou, ICML 2018.
+Each task learns which units it needs; weights between two units that earlier tasks need are no longer updated. Source:
+Serra, Suris, Miron and Karatzoglou, ICML 2018.
 Remembers between tasks: one number per unit and task (the embedding of the gates), and which units are in use.
 Gates: sigmoid(s e) in training, s rising from 1/s_max to s_max over each epoch; the loss adds the share of free units
-that the task opens, times `sparsity`. The embedding's gradient is multiplied by
-s_max (cosh(s e) + 1) / (s (cosh(e) + 1)), which undoes what s did to it.
-Departures from the authors' code: outside training a gate is open exactly if e > 0, in validation, in test and where it
-protects, so that nothing leaks through gates that are almost closed and old answers stay to the bit (`gates="soft"` is
-the authors' way, which promises nothing); s reaches s_max with the last batch of an epoch, as the paper says.
-As there, gradients are clipped at a joint norm of 10,000.
+that the task opens, times `sparsity`. The embedding's gradient is multiplied by s_max (cosh(s e) + 1) / (s (cosh(e) +
+1)), which compensates for s.
+Departures from the authors' code: outside training (in validation, in test and for protection) a gate is open exactly
+if e > 0, so that nothing leaks through almost closed gates and old answers stay the same to the bit. `gates="soft"` is
+the authors' version, which guarantees nothing. s reaches s_max with the last batch of an epoch, as the paper says. As
+in their code, gradients are clipped at a joint norm of 10,000.
 Cost: a step costs about a tenth more, whatever the number of tasks.
 """
 
@@ -59,14 +59,15 @@ class HAT(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         sparsity: float = search(0.75, low=0.01, high=4.0, log=True)
-        """Weight of the share of free units that a task opens: how much capacity is left for later tasks. Default: the
-        authors'."""
+        """Weight of the penalty on the share of free units that a task opens; it decides how much capacity is left for
+        later tasks. Default: the authors'."""
         steepness: float = search(400.0, low=25.0, high=800.0, log=True)
-        """s_max: the larger, the closer to a step the gates are at the end of an epoch. Default: the authors'."""
+        """s_max: the larger, the closer the gates are to a step function at the end of an epoch. Default: the
+        authors'."""
         gates: Literal["hard", "soft"] = "hard"
-        """Outside training: open or closed, or sigmoid(s_max e) as in the authors' code. Soft gates leak: of a unit
-        that is all but open, a trace of the gradient gets through, and old answers change a little. Default: ours, so
-        that nothing is forgotten."""
+        """Gates outside training: `hard`, open or closed, or `soft`, sigmoid(s_max e) as in the authors' code. Soft
+        gates leak: where a gate is not fully open, a small part of the gradient passes, and old answers change a
+        little. Default: ours, so that nothing is forgotten."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
         """Learning rate; None means the training's. Default: the training's, which Konishi et al. use for every method.
         The authors have 0.05."""
@@ -76,7 +77,7 @@ class HAT(Method):
             require_not_negative(self, "sparsity")
 
     used: Tensor
-    """By any task so far; of soft gates, the largest."""
+    """Use of each unit by any task so far; with soft gates, the largest gate."""
     free_weights: dict[Tensor, Tensor]
 
     def build(self) -> None:

@@ -1,9 +1,9 @@
-"""iCaRL: exemplars of every class are learned again, old answers are distilled, and the nearest class mean decides.
+"""iCaRL: replays exemplars of every class, distils old answers, and classifies by the nearest class mean.
 
-Incremental classifier and representation learning: a fixed number of images is shared by all classes so far, chosen so
-that their mean feature is that of the class (herding). They join the training data of later tasks, on which the answers
-of old heads are distilled; an image belongs to the class whose exemplars have the nearest mean feature. Source:
-Rebuffi, Kolesnikov, Sperl and Lampert, CVPR 2017, algorithms 1 to 5.
+Incremental classifier and representation learning: a replay buffer of fixed size is shared by all classes so far. The
+exemplars of a class are chosen so that their mean feature is near that of the class (herding). They are added to the
+training data of later tasks, on which the answers of old heads are distilled. An image is assigned to the class whose
+exemplars have the nearest mean feature. Source: Rebuffi, Kolesnikov, Sperl and Lampert, CVPR 2017, algorithms 1 to 5.
 Remembers between tasks: `budget` training images in all, each class with the same number, and the mean feature of each
 class's exemplars. While a task is learned, a frozen copy of the backbone is the teacher.
 Equations: loss = cross-entropy of the batch and of exemplars, each on its own task's head, + strength * sum over old
@@ -12,11 +12,11 @@ mean of the k chosen features nearest to the mean over the class; features have 
 keeps its first budget / classes exemplars. Prediction: the class of the task whose mean of exemplars, of norm 1, is
 nearest to the feature.
 Departures: the authors have one head for all classes, with sigmoid outputs; here each task has its own, with softmax,
-and the nearest mean is looked for among the classes of the task alone. Old heads stay as they are, to the bit. A batch
-is joined by as many exemplars as make one pass over them an epoch, drawn at random, without augmentation. Class means
-are computed at task ends. The best epoch is chosen by the head and the distance of old answers on the validation data.
-Cost: from the second task on a step has the exemplars and the teacher's forward pass more, and with dropout a second
-pass of the student; a task ends with one pass forward over its images.
+and only the means of the task's classes are compared. Old heads do not change. Each batch gets as many exemplars as
+make one pass over all of them per epoch, drawn at random, without augmentation. Class means are computed at task ends.
+The best epoch is chosen by the new head's loss and the distillation term on the validation data.
+Cost: from the second task on a step has, in addition, the exemplars, the teacher's forward pass and, with dropout, a
+second pass of the student. A task ends with one forward pass over its images.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ class ICaRL(DistillingMethod):
         __pydantic_config__ = {"extra": "forbid"}
 
         budget: int = 2000
-        """Exemplars kept in all, shared by the classes so far; 0 is LwF. Default: the authors' for CIFAR-100."""
+        """Exemplars stored in all, shared by the classes so far; 0 is LwF. Default: the authors' for CIFAR-100."""
         strength: float = search(1.0, low=0.1, high=10.0, log=True)
-        """Factor of the distance of each old head's answers; with a budget of 0 as well this is plain fine-tuning.
-        Default: the authors weigh both losses alike."""
+        """Weight of the distillation loss of each old head; 0 with a budget of 0 is plain fine-tuning. Default: the
+        authors', who weigh both losses alike."""
         temperature: float = search(2.0, low=1.0, high=8.0, log=True)
-        """Of both softmax functions of the distance. Default: that of LwF's authors; with sigmoid outputs there is
-        none."""
+        """Temperature of both softmax functions in the distillation. Default: that of LwF's authors; the sigmoid
+        outputs of iCaRL's authors have none."""
         lr: float | None = search(0.1, low=5e-3, high=0.5, log=True)
-        """Learning rate; None means the training's. Default: ours, as for LwF; the authors' 2.0 belongs to sigmoid
+        """Learning rate; None means the training's. Default: ours, as for LwF; the authors' 2.0 is for sigmoid
         outputs."""
 
         def __post_init__(self) -> None:
@@ -87,13 +87,14 @@ class ICaRL(DistillingMethod):
         self.register_buffer("known", torch.zeros(scenario.num_tasks, dtype=torch.bool))
 
     def forward(self, x: Tensor, task: int) -> Tensor:
-        """Once a task is learned, the cosine to the mean of each of its classes: the largest is the nearest of all."""
+        """Once a task is learned, the logits are the cosines to the means of its classes; the largest belongs to the
+        nearest."""
         if not self.known[task]:
             return super().forward(x, task)
         return F.normalize(self.features(x, task)) @ self.means[self.rows(task)].T
 
     def rows(self, task: int) -> slice:
-        """Where the means of the task's classes stand."""
+        """The rows of the means of the task's classes."""
         first = sum(self.scenario.classes[:task])
         return slice(first, first + self.scenario.classes[task])
 
@@ -122,7 +123,7 @@ class ICaRL(DistillingMethod):
         return super().end_task(task)
 
     def measure_means(self) -> None:
-        """Of every class, by the present network: what features are changes with every task."""
+        """Class means under the current network, since features change with every task."""
         memory = self.memory
         if len(memory) == 0:
             return
@@ -152,7 +153,7 @@ class ICaRL(DistillingMethod):
 
 
 class Exemplars(ReplayBuffer):
-    """Samples with their rank in the class: the first ones of a class stand for it best."""
+    """Samples with their rank in the class: the first samples of a class represent it best."""
 
     ranks: Tensor
 
@@ -161,27 +162,27 @@ class Exemplars(ReplayBuffer):
         self.register_buffer("ranks", torch.zeros(budget, dtype=torch.int64))
 
     def append(self, task: Task, chosen: Tensor) -> None:
-        """The samples of a class, the best first."""
+        """The rows of a class's samples, the most representative first."""
         places = slice(len(self), len(self) + len(chosen))
         self.put(places, task, chosen)
         self.ranks[places] = torch.arange(len(chosen), device=self.ranks.device)
         self.count += len(chosen)
 
     def shrink(self, per_class: int) -> None:
-        """Each class keeps its first ones."""
+        """Each class keeps its first samples."""
         kept = (self.ranks[: len(self)] < per_class).nonzero().flatten()
         for tensor in (self.images, self.labels, self.tasks, self.ranks):
             tensor[: len(kept)] = tensor[kept]
         self.count.fill_(len(kept))
 
     def members(self, task: int, label: int) -> Tensor:
-        """The places of a class."""
+        """The rows of a class's samples."""
         filled = slice(0, len(self))
         return ((self.tasks[filled] == task) & (self.labels[filled] == label)).nonzero().flatten()
 
 
 def herded(features: Tensor, count: int) -> Tensor:
-    """Algorithm 4: one after the other, whoever brings the mean of those chosen nearest to the mean of all."""
+    """Algorithm 4: one after the other, the sample that brings the mean of those chosen nearest to the mean of all."""
     target, total = features.mean(0), torch.zeros_like(features[0])
     left = torch.ones(len(features), dtype=torch.bool, device=features.device)
     chosen: list[Tensor] = []

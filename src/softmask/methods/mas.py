@@ -1,9 +1,8 @@
-"""MAS: a quadratic penalty keeps weights to which the network's answers are sensitive near their old values.
+"""MAS: a quadratic penalty keeps weights to which the network's outputs are sensitive near their old values.
 
 Memory aware synapses: each parameter is penalised for its squared distance from its value after the last task, weighted
-by how much a small change of it would change the answers of the past tasks. No labels are needed to measure that.
-Source: Aljundi, Babiloni, Elhoseiny, Rohrbach and Tuytelaars, ECCV 2018, equations 2 to 4; details from its authors'
-code.
+by how much a small change of it would change the outputs of past tasks. Measuring this needs no labels. Source:
+Aljundi, Babiloni, Elhoseiny, Rohrbach and Tuytelaars, ECCV 2018, equations 2 to 4; details from its authors' code.
 Remembers between tasks: the last weights of the backbone and one importance, the sum over the tasks so far.
 Equations: loss = cross-entropy + strength * sum of importance * (weight - anchor)^2, without one half. At the end of a
 task importance <- importance + mean over its training images of |gradient of the squared L2 norm of the task's logits|,
@@ -11,8 +10,8 @@ dropout off.
 Departures: the mean is over single images, as in the paper; the authors' code takes the absolute value of the gradient
 of a batch, in which images of opposite signs cancel. Heads carry no penalty, which changes nothing without momentum:
 old heads do not move.
-Cost: a step costs about a tenth more; each task ends with one pass in which gradients are told apart by image, and
-takes as long as two epochs. A backbone that is not made of blocks is measured one image at a time.
+Cost: a step costs about a tenth more; each task ends with one pass that computes a gradient for every image and takes
+as long as two epochs. A backbone that is not made of blocks is measured one image at a time.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ class MAS(QuadraticPenaltyMethod):
         __pydantic_config__ = {"extra": "forbid"}
 
         strength: float = search(0.1, low=1e-3, high=100.0, log=True)
-        """Regularisation strength. Default: ours, the safe side. The authors have 1, with which a step overshoots on
-        D-5 at a learning rate of 0.25; at 0.1 both keep as much there."""
+        """Regularisation strength. Default: ours, a conservative value. The authors have 1, with which a step
+        overshoots on D-5 at a learning rate of 0.25; at a rate of 0.1 both strengths protect equally well there."""
         penalty_in_validation: bool = True
         """Whether the best epoch is chosen with the penalty or by cross-entropy alone. Default: as in EWC."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
@@ -76,7 +75,7 @@ class MAS(QuadraticPenaltyMethod):
 
 
 def sensitivity(backbone: nn.Module, batches: Batches, answers: Answers) -> list[Tensor]:
-    """The mean over images of |gradient of the squared norm of an image's answers|, in the order of the parameters."""
+    """The mean over images of |gradient of the squared norm of an image's logits|, in the order of the parameters."""
     images = (x for x, _ in batches)
     if isinstance(backbone, Backbone):
         totals = by_layer(backbone, images, answers)
@@ -99,8 +98,8 @@ def one_by_one(backbone: nn.Module, batches: Iterable[Tensor], answers: Answers)
 
 
 def by_layer(backbone: Backbone, batches: Iterable[Tensor], answers: Answers) -> list[Tensor]:
-    """The same from one backward pass of a batch: the gradient of an image is a product of what its layer met and of
-    the gradient of what the layer gave."""
+    """The same from one backward pass of a batch: the gradient for an image is a product of the layer's input and the
+    gradient of the layer's output."""
     layers = [block.layer for block in backbone.blocks]
     totals = {id(parameter): torch.zeros_like(parameter) for parameter in backbone.parameters()}
     met: list[tuple[Tensor, Tensor]] = []

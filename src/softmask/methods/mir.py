@@ -1,15 +1,15 @@
-"""MIR: of the kept samples, those are learned again whose loss the next step would raise most.
+"""MIR: replays those stored samples whose loss the next step would raise most.
 
-Maximally interfered retrieval: as ER, but candidates are drawn first, and a step on the new batch alone is tried out;
-those of the candidates that would suffer most from it are replayed. Source: Aljundi, Belilovsky et al., NeurIPS 2019,
-section 3.1 (ER-MIR, criterion MI-1).
+Maximally interfered retrieval: as ER, but candidates are drawn first, and a virtual step on the new batch alone is
+taken; the candidates whose loss it raises most are replayed. Source: Aljundi, Belilovsky et al., NeurIPS 2019, section
+3.1 (ER-MIR, criterion MI-1).
 Remembers between tasks: as ER, `budget` training images with their labels and tasks.
-Equations: with the virtual weights w_v = w - lr * gradient of the cross-entropy of the batch, the candidates of the
-largest loss(w_v) - loss(w) join the batch; the loss of the step is the mean cross-entropy over both, each sample judged
-by its own task's head.
-Departures: as ER's. The virtual step and the losses of the candidates are computed with dropout off: its noise would
-decide who is replayed. Ties are kept in the order of the draw.
-Cost: from the second task on a step costs about six times that of plain training: the virtual step, two passes forward
+Equations: with the virtual weights w_v = w - lr * gradient of the cross-entropy of the batch, the candidates with the
+largest loss(w_v) - loss(w) are added to the batch; the loss of the step is the mean cross-entropy over both, each
+sample classified by its own task's head.
+Departures: those of ER. The virtual step and the losses of the candidates are computed with dropout off, since its
+noise would decide which samples are replayed. Ties keep the order of the draw.
+Cost: from the second task on a step costs about six times that of plain training: the virtual step, two forward passes
 of the candidates, and the replayed samples.
 """
 
@@ -46,14 +46,14 @@ class MIR(ReplayMethod):
         __pydantic_config__ = {"extra": "forbid"}
 
         budget: int = 500
-        """Samples kept in all, by reservoir sampling over all tasks; 0 is plain fine-tuning. Default: the
+        """Samples stored in all, by reservoir sampling over all tasks; 0 is plain fine-tuning. Default: the
         authors' for CIFAR-10, 50 of each class."""
         replay_batch: int = 64
         """Samples replayed in each step. Default: as many as a batch of the
         training has, as the authors."""
         candidates: int = 320
-        """Samples drawn for each step, of which the `replay_batch` that would suffer most are replayed. Default: five
-        times as many, as the authors."""
+        """Candidates drawn for each step; the `replay_batch` of them whose loss would rise most are replayed. Default:
+        five times as many, as the authors."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
         """Learning rate; None means the training's. Default: the training's, which Konishi et al. use for every
         method."""
@@ -70,7 +70,7 @@ class MIR(ReplayMethod):
         return self.loss_of(suffering.after(step.x, step.y, task), task)
 
     def most_interfered(self, step: Step, candidates: Samples) -> Samples:
-        """Those whose loss a step on the batch alone would raise most."""
+        """The candidates whose loss a step on the batch alone would raise most."""
         with evaluating(self):
             moved = self.virtual_weights(step)
             rise = self.losses(candidates, step.task.id, moved) - self.losses(candidates, step.task.id)
@@ -78,7 +78,8 @@ class MIR(ReplayMethod):
         return Samples(*(each[worst] for each in candidates))
 
     def virtual_weights(self, step: Step) -> dict[str, Tensor]:
-        """The backbone after a step on the batch alone. Old heads have no part in its loss, so they would not move."""
+        """The backbone after a step on the batch alone. Old heads are not part of its loss, so they would not
+        change."""
         weights = dict(self.backbone.named_parameters())
         with torch.enable_grad():
             loss = F.cross_entropy(self(step.x, step.task.id), step.y)
@@ -97,7 +98,7 @@ class MIR(ReplayMethod):
 
     @classmethod
     def cost(cls, scenario: Scenario) -> Cost:
-        # A batch's forward pass is a third of its step; five times a batch are tried, twice.
+        # A batch's forward pass is a third of its step; candidates are five times a batch and pass forward twice.
         return Cost(
             step=replayed_step(scenario.num_tasks, passes=2 + 10 / 3), note=f"keeps {cls.Settings().budget:,} images"
         )

@@ -1,12 +1,11 @@
-"""MTL: all tasks are learned at once, the upper reference.
+"""MTL: joint training on all tasks, the upper bound.
 
-One network with a head for each task, trained on batches that mix all tasks: the accuracy without a sequence. Source:
-Konishi et al., ICML 2023.
-Remembers between tasks: there is only one stage, which needs the data of all tasks at the same time.
+One network with a head for each task, trained on batches that mix all tasks. Source: Konishi et al., ICML 2023.
+Remembers between tasks: nothing; there is a single stage, which needs the data of all tasks at once.
 Equations: the loss of a batch is the mean over its samples of the cross-entropy on the sample's own head; a batch has
-640 images. One result, without forward or backward transfer.
-The union is mixed once, since its order by task would ruin SGD; in each epoch anew only if the training shuffles.
-Cost: per image that of plain training; the number of epochs over the union is `training.joint_epochs`.
+640 images. There is one result, and no forward or backward transfer. The union of all tasks is shuffled once, since SGD
+fails on data ordered by task; it is shuffled again in each epoch only if `training.shuffle` is set.
+Cost: per image as plain training; the number of epochs over all tasks is `training.joint_epochs`.
 """
 
 from __future__ import annotations

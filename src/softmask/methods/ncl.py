@@ -1,11 +1,11 @@
-"""NCL: plain fine-tuning on one task after another, the lower reference.
+"""NCL: plain fine-tuning on one task after another, the lower bound.
 
-The lower reference of every comparison. Source: Konishi et al., ICML 2023.
-Remembers between tasks: nothing but the network. Old heads stay as they are, to the bit; they become stale because the
-backbone moves under them.
-Departures: the paper's own NCL was not published. This is SPG's loop without the mask, at SPG's rate of 0.25, and it
-forgets more than the paper tells; at 0.05, the rate of HAT's authors, whose plain SGD it may have been, it keeps more.
-Cost: the unit in which the other methods' costs are told.
+Naive continual learning, without any protection. Source: Konishi et al., ICML 2023.
+Remembers between tasks: only the network. Old heads do not change, but the backbone changes beneath them.
+Departures: the paper's own NCL was not published. This is SPG's training loop without the mask, at SPG's learning rate
+of 0.25, and it forgets more than the paper reports. At 0.05, the rate of HAT's authors, whose plain SGD the paper may
+have used, it forgets less.
+Cost: the reference; the costs of all other methods are relative to it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class NCL(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
-        """Learning rate; None means the training's. The lower, the less is forgotten and the slower a task is learned.
-        Default: the training's, which Konishi et al. use for every method."""
+        """Learning rate; None means the training's. The lower it is, the less is forgotten and the more slowly a task
+        is learned. Default: the training's, which Konishi et al. use for every method."""
 
         def __post_init__(self) -> None:
             require_above_zero(self, "lr")

@@ -1,10 +1,11 @@
 """ONE: a separate network for each task, without forgetting and without transfer.
 
-The reference for forward transfer: what a task reaches alone. Source: Konishi et al., ICML 2023.
+The reference for forward transfer: the accuracy of each task when it is learned alone. Source: Konishi et al., ICML
+2023.
 Remembers between tasks: one network for each task.
-Departures: each network's initial weights follow from the seed and the task, not from its place in the sequence, so
-that the order of the tasks changes nothing but the order of the results. The paper counts one network, not T of them.
-Cost: a step of plain training; storage grows with the number of tasks.
+Departures: each network's initial weights depend on the seed and the task, not on the position in the sequence, so that
+the order of the tasks changes only the order of the results. The paper counts the parameters of one network, not of T.
+Cost: as plain training; storage grows with the number of tasks.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ONE(Method):
             head.reset_parameters()
 
     def settle_statistics(self, task: Task) -> None:
-        """Only the network of the task changes: each follows its own task."""
+        """Only the network of the task changes."""
 
     def starts_anew(self, task: Task) -> bool:
         return True

@@ -1,15 +1,15 @@
-"""PackNet: after each task small weights are pruned for the next one, and those that are left are frozen.
+"""PackNet: after each task small weights are pruned and freed for later tasks; the others are frozen.
 
-A task learns with all weights that are free; then the smallest of them in each layer are pruned, the others are
-retrained and frozen. Later tasks use them too and learn with the pruned ones. Source: Mallya and Lazebnik, CVPR 2018.
+A task is learned with all free weights. Then the smallest of these in each layer are pruned; the others are retrained
+and frozen. Later tasks use the frozen weights and train the pruned ones. Source: Mallya and Lazebnik, CVPR 2018.
 Remembers between tasks: the number of the task that owns each weight, whatever the number of tasks.
 Equations: task u sees the weight W where 1 <= owner(W) <= u, and 0 elsewhere. After phase 1 of task t the share rho_t
 of the free weights of each layer, those with the smallest |W|, becomes 0; by default rho_t = (T - t) / (T - t + 1),
-which gives T tasks equal shares of the weights. Biases learn in the first task alone.
-Promise: answers for old tasks stay the same, to the bit.
-Departures: plain SGD without momentum; free weights are drawn again before a task, as a new layer's are, where the
-authors' begin at 0; old tasks are evaluated on masked copies, where the authors' code overwrites the weights; each of
-the two phases has its own early stopping.
+which gives T tasks equal shares of the weights. Biases are trained in the first task only.
+Guarantee: the outputs for old tasks stay the same, to the bit.
+Departures: plain SGD without momentum; free weights are re-initialised before a task, where the authors' begin at 0;
+old tasks are evaluated on masked copies, where the authors' code overwrites the weights; each of the two phases has its
+own early stopping.
 Cost: a step costs a twentieth more; the second phase adds half of the epochs.
 """
 
@@ -54,12 +54,12 @@ class PackNet(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         pruned: float | None = None
-        """Share of each layer's free weights that is pruned after a task; None gives every task as many weights as any
-        other. Default: ours; the authors have 0.5 or 0.75, for three tasks."""
+        """Share of each layer's free weights that is pruned after a task; None gives all tasks equally many weights.
+        Default: ours; the authors have 0.5 or 0.75, for three tasks."""
         retrain_rate: float = search(0.1, low=0.05, high=1.0, log=True)
         """Learning rate of the second phase, as a factor of the first. Default: the authors'."""
         retrain_epochs: float = 0.5
-        """Most epochs of the second phase, as a share of the first. Default: the authors'."""
+        """Maximum number of epochs of the second phase, as a share of the first. Default: the authors'."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
         """Learning rate; None means the training's. Default: the training's, which Konishi et al. use for every method.
         The authors have 0.001 with momentum, from pretrained weights."""
@@ -97,7 +97,7 @@ class PackNet(Method):
 
     @torch.no_grad()
     def draw_again(self, task: Task, free: dict[str, Tensor]) -> None:
-        """Units whose weights are all 0, coming in and going out, would never learn."""
+        """Units with all incoming and outgoing weights 0 would never learn."""
         with self.own_randomness(task):
             for name, weight in weights_of(self.backbone).items():
                 weight.copy_(torch.where(free[name], uniform_scores(weight), weight))
@@ -121,7 +121,7 @@ class PackNet(Method):
 
     @torch.no_grad()
     def prune(self, task: int) -> None:
-        """The largest free weights of each layer become the task's own, the others 0."""
+        """The largest free weights of each layer become the task's own; the others become 0."""
         share, free = self.share_pruned(task), self.owners.free()
         chosen = {}
         for name, weight in weights_of(self.backbone).items():

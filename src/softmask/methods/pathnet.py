@@ -1,17 +1,18 @@
-"""PathNet: each task uses a path through a network of modules, found by a tournament.
+"""PathNet: each task uses a path through a network of modules, found by tournament selection.
 
-Every layer has M small modules; a path takes N of them in each and sums what they give. Two paths are trained in turn;
-the loser starts again as a mutant of the winner. Modules on the winning path are frozen for good.
-Source: Fernando et al., arXiv 1701.08734, in the supervised form of the authors of HAT: two candidates, judged by the
+Every layer has M small modules; a path takes N of them in each layer and sums their outputs. Two paths are trained in
+turn; the loser starts again as a mutant of the winner. Modules on the winning path are frozen for good. Source:
+Fernando et al., arXiv 1701.08734, in the supervised form of the authors of HAT: two candidates, judged by the
 validation loss.
 Remembers between tasks: all modules, and the path of each task.
 Mutation: each of the entries of a path changes with probability 1 / (their number) by a whole number from -2 to 2,
 modulo M. A module that is in a layer's path twice counts twice.
-Departures: free modules are drawn anew at the start of a task, which is the same in distribution as going back to a
-kept copy of the first weights. With few epochs there are fewer generations: one epoch for each path and generation,
-and as many in all as other methods get. Modules are as wide as gives the paper's network sizes (a fit, not a finding);
-on other problems as wide as fits the size of the plain network. Gradients are clipped at a joint norm of 1,000.
-Cost: a step takes less than half as long as plain training; in the long schedule up to twice as many epochs.
+Departures: free modules are re-initialised at the start of a task, which has the same distribution as restoring a copy
+of the initial weights. With few epochs there are fewer generations: one epoch for each path and generation, and as many
+in all as other methods get. The width of the modules is chosen to match the network sizes in the paper, which does not
+give it; on other sequences it is chosen to match the size of the plain network. Gradients are clipped at a joint norm
+of 1,000.
+Cost: a step takes less than half as long as with plain training; with preset `paper` up to twice as many epochs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from softmask.learning.capacity import blocked_modules, column_and_heads, parame
 CANDIDATES = 2
 
 Path = list[list[int]]
-"""For every layer, the modules whose outputs are summed; one that stands twice counts twice."""
+"""For every layer, the modules whose outputs are summed; a module that occurs twice counts twice."""
 
 LARGEST_JUMP = 2
 
@@ -72,12 +73,12 @@ class PathNet(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         modules: int = search(16, choices=(10, 16, 20))
-        """M: modules in every layer, for all tasks together. Default: ours; fits the paper's network sizes."""
+        """M: modules in every layer, for all tasks together. Default: ours; it matches the paper's network sizes."""
         active: int = search(3, choices=(2, 3, 4, 5))
-        """N: modules of every layer on a path. Default: as in the code of HAT's authors."""
+        """N: modules per layer on a path. Default: as in the code of HAT's authors."""
         width: float | None = None
-        """Units of a module, in units of the plain layer; None takes what gives about the plain network's size.
-        Default: fits the paper's network sizes."""
+        """Width of a module relative to the plain layer; None chooses it so that the network has about the plain
+        network's size. Default: matches the paper's network sizes."""
         generations: int = search(20, choices=(5, 10, 20, 50))
         """How often the two paths are compared. Default: as in the code of HAT's authors."""
         lr: float | None = search(0.05, low=5e-3, high=0.08, log=True)
@@ -135,7 +136,7 @@ class PathNet(Method):
         return replace(own, epochs=generations * epochs, lr_min=min(training.lr_min, own.lr))
 
     def learn(self, task: Task, fit: Fitter) -> None:
-        """The tournament. All that a resumed one must know is in the notes and in the two Fits."""
+        """The tournament. Its resumable state is in the notes and in the two Fits."""
         generations, epochs = self.rounds(self.training_for(task, fit.training))
         notes = fit.notes
         if not notes:
@@ -163,7 +164,8 @@ class PathNet(Method):
         return fit(self, f"path {candidate}")
 
     def replace_loser(self, task: Task, fit: Fitter, fits: list[Fit], draws: torch.Generator) -> None:
-        """Both go on from the winner's best weights: the winner on its path, the loser at its rate on a mutant."""
+        """Both continue from the winner's best weights: the winner on its path, the loser on a mutant of it, at the
+        winner's learning rate."""
         winner = fit.notes["winner"]
         loser = 1 - winner
         self.restore(fits[winner].best)
@@ -195,7 +197,7 @@ class PathNet(Method):
 
 
 def random_path(layers: int, modules: int, active: int, draws: torch.Generator) -> Path:
-    """So many distinct modules for every layer."""
+    """`active` distinct modules for every layer."""
     return [torch.randperm(modules, generator=draws)[:active].tolist() for _ in range(layers)]
 
 

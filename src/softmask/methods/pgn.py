@@ -1,15 +1,15 @@
 """PGN: progressive networks, where each task adds a narrow column that reads the earlier ones.
 
-Earlier columns are frozen; adapters let the new column use what they compute at every layer.
-Source: Rusu et al., arXiv 1606.04671.
+Earlier columns are frozen; at every layer, adapters feed their features into the new column. Source: Rusu et al., arXiv
+1606.04671.
 Remembers between tasks: all columns. They are made before the first task, so narrow that all of them together have
 about as many parameters as one plain network: `expansion` / T of its units, rounded down.
 Layer l of column t: activation(own layer + U ReLU(V [scale_j x output of column j < t] + bias) + bias); the same in
 front of the head, without the ReLU.
 Departures from the code of HAT's authors: earlier columns keep their own adapters when a later column reads them, and
-the head's adapter is used, both as the paper says; there it was made and counted, but never used (`adapters="released"`
-is that code's way). Scales start from N(0, 0.1^2), the paper's "small random values". The rule that finds `expansion`
-is a guess that fits all nine sizes that the paper gives.
+the head's adapter is used, both as the paper says. In that code the head's adapter is created and counted, but never
+used (`adapters="released"` reproduces it). Scales start from N(0, 0.1^2), the paper's "small random values". The rule
+that finds `expansion` is a guess that fits all nine sizes that the paper gives.
 Cost: task t computes t narrow columns forward and one backward; adapters grow with the square of the number of tasks.
 """
 
@@ -43,14 +43,14 @@ class PGN(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         expansion: float | None = None
-        """Units of all columns together, in units of the plain network's; None finds the largest of about its size.
-        Default: a rule of ours that fits the paper's network sizes."""
+        """Width of all columns together relative to the plain network; None finds the largest that gives about its
+        size. Default: a rule of ours that fits the paper's network sizes."""
         adapter_scale: float = search(0.1, choices=(0.01, 0.1, 1.0))
         """Standard deviation of the initial scales of earlier columns: "small random values" in the paper. Default:
         ours."""
         adapters: Literal["everywhere", "released"] = "everywhere"
-        """Where adapters act: in all columns and before the head, as the paper says; or as in the code of HAT's
-        authors, on whose sizes the comparison rests: only in the column that is being used, and not before the head.
+        """Where adapters act: in all columns and before the head, as the paper says; or only in the column that is
+        being used and not before the head, as in the code of HAT's authors, whose network sizes the comparison uses.
         Default: as the paper of its authors says."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
         """Learning rate; None means the training's. Default: the training's, which Konishi et al. use for every

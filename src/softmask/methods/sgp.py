@@ -3,11 +3,11 @@
 Scaled gradient projection: the directions of GPM get an importance, and the gradient loses that share of its part along
 each of them. Source: Saha and Roy, AAAI 2023, equations 1 to 6; details from their code.
 Remembers between tasks: for each layer one symmetric matrix as wide as its input, whatever the number of tasks.
-Equations: G <- G - G M diag(importance) M^T, with the basis M of GPM. A task gives each direction the importance
-(alpha + 1) s / (alpha s + s_max), where s is the length of its inputs R along the direction and s_max the largest
-singular value of R; over the tasks importances add up, to 1 at most.
+Equations: G <- G - G M diag(importance) M^T, with the basis M of GPM. A task gives each direction the importance (alpha
++ 1) s / (alpha s + s_max), where s is the length of its inputs R along the direction and s_max the largest singular
+value of R; over the tasks importances add up, to 1 at most.
 Departures: those of GPM. s_max is that of R itself, where the authors take the largest s of the basis.
-Cost: as GPM.
+Cost: that of GPM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SGP(GPM):
     @dataclass(frozen=True)
     class Settings(GPM.Settings):
         alpha: float = search(10.0, low=1.0, high=100.0, log=True)
-        """How quickly importance rises with use: the larger, the nearer to GPM. Default: the authors' for ten tasks of
+        """How fast importance rises with use: the larger, the closer to GPM. Default: the authors' for ten tasks of
         CIFAR-100."""
 
         def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class SGP(GPM):
 
 
 class ScaledSubspaceMask(SubspaceMask):
-    """Takes of each direction the importance that is its eigenvalue in `used`."""
+    """Removes from each direction the share that is its importance, the eigenvalue in `used`."""
 
     def __init__(self, backbone: torch.nn.Module, alpha: float) -> None:
         self.alpha = alpha

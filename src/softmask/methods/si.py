@@ -45,7 +45,7 @@ class SI(QuadraticPenaltyMethod):
         __pydantic_config__ = {"extra": "forbid"}
 
         strength: float = search(0.1, low=1e-3, high=10.0, log=True)
-        """Regularisation strength; 1 weighs past and present loss alike. Default: the authors' for CIFAR."""
+        """Regularisation strength; 1 weighs past and current losses alike. Default: the authors' for CIFAR."""
         damping: float = search(0.1, choices=(1e-3, 1e-2, 1e-1))
         """Keeps the importance of a parameter that hardly moved finite. Default: the larger of the authors' two values,
         0.1 and 0.001; they use the latter with Adam, and at a learning rate of 0.25 plain SGD cannot follow the penalty
@@ -70,7 +70,7 @@ class SI(QuadraticPenaltyMethod):
 
     @torch.no_grad()
     def after_backward(self, step: Step) -> None:
-        """Equation 3: the gradient is still that of the cross-entropy, the move is that with the penalty."""
+        """Equation 3: the gradient is that of the cross-entropy alone, the move includes the penalty."""
         gradients, path = gradients_of(self.backbone.parameters()), self.path.tensors()
         torch._foreach_addcmul_(path, gradients, gradients, value=step.lr)
         if self.penalised():
@@ -82,7 +82,7 @@ class SI(QuadraticPenaltyMethod):
     @torch.no_grad()
     def end_task(self, task: Task) -> Facts:
         for path, weight, anchor, importance in zip(self.path.tensors(), *self.penalty_terms(), strict=True):
-            # Clamped after adding: a negative share of this task may take back what earlier ones had.
+            # Clamped after adding: a negative contribution of this task may lower the importance to earlier ones.
             importance.add_(path / ((weight - anchor).square_() + self.settings.damping)).clamp_(min=0)
         self.anchor.copy_(self.backbone.parameters())
         return self.stability.facts()

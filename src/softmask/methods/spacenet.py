@@ -1,4 +1,4 @@
-"""SpaceNet: every task trains few connections from scratch, which move to the units that matter to it.
+"""SpaceNet: every task trains a sparse set of new connections, which move to its most important units.
 
 A task gets a small number of connections between some of the units; while it learns, the least important ones are
 dropped and as many grow between its most important units. Its connections are then frozen, and its most important units
@@ -9,11 +9,11 @@ Equations: the importance of a connection is the sum of |change of the weight * 
 that of a unit the sum over its incoming connections (of an image channel: outgoing). After each epoch the share `drop`
 of a layer's connections with the least importance is dropped; as many grow, from 0, where the product of the
 importances of the two units is largest. A connection of a convolution is a whole kernel.
-Promise: answers for old tasks stay the same, to the bit.
+Guarantee: the outputs for old tasks stay the same, to the bit.
 Departures: task-incremental, where the authors are class-incremental: a task sees the connections of its own and of
-earlier tasks, not those of later ones, and biases learn in the first task alone, so that nothing is forgotten. Heads
-are dense. Importance starts anew with every epoch, and connections are no longer moved once the learning rate is below
-a tenth of the first. New connections begin as those of a layer with so few inputs.
+earlier tasks, not those of later ones, and biases are trained in the first task only, so that nothing is forgotten.
+Heads are dense. Importance is reset in every epoch, and connections no longer move once the learning rate is below a
+tenth of its initial value. New connections are initialised as in a layer with so few inputs.
 Cost: a step costs a fifth more.
 """
 
@@ -45,7 +45,7 @@ from softmask.learning.masked_weights import weights_of
 from softmask.learning.owned_weights import FREE, WeightOwners, freeze_biases, seen_features
 
 LAST_MOVES = 0.1
-"""Share of the first learning rate below which connections stay where they are: what grows needs time to learn."""
+"""Share of the initial learning rate below which connections no longer move, since new ones need time to learn."""
 
 
 class Ends(NamedTuple):
@@ -71,13 +71,13 @@ class SpaceNet(Method):
         drop: float = search(0.2, low=0.05, high=0.5)
         """Share of a layer's connections that move after each epoch. Default: the authors'."""
         budget: float = search(1.0, low=0.2, high=1.0)
-        """Connections of a task, in units of an equal share of all connections of each layer; at most half of the
-        places between its units. Default: ours; the authors give numbers for a network of 400 units."""
+        """Connections of a task, relative to an equal share of all connections of each layer; at most half of the
+        possible connections between its units. Default: ours; the authors give numbers for a network of 400 units."""
         selected: float = search(0.5, low=0.2, high=1.0)
-        """Share of the units of a layer between which a task's connections lie. Default: ours; the authors have 0.2 in
-        a network of 400 units."""
+        """Share of the units of a layer that a task's connections join. Default: ours; the authors have 0.2 in a
+        network of 400 units."""
         reserved: float = search(0.5, low=0.0, high=1.0)
-        """Units that a task reserves, in units of an equal share of each layer. Default: ours; the authors' 40 of 400
+        """Units that a task reserves, relative to an equal share of each layer. Default: ours; the authors' 40 of 400
         for each of five tasks are 0.5."""
         lr: float | None = search(None, low=5e-3, high=0.5, log=True)
         """Learning rate; None means the training's. Default: the training's, which Konishi et al. use for every
@@ -133,7 +133,7 @@ class SpaceNet(Method):
                 self.allocate(task.id, layer)
 
     def select(self) -> Tensor:
-        """Units at random, of those that are not reserved."""
+        """Random units among those that are not reserved."""
         found = torch.zeros_like(self.reserved)
         for chosen, reserved in zip(
             found.split(self.backbone.widths), self.reserved.split(self.backbone.widths), strict=True
@@ -146,7 +146,7 @@ class SpaceNet(Method):
     def allocate(self, task: int, layer: Ends) -> None:
         """The task's connections of a layer, at random between its units, with weights as of a new layer.
 
-        At most half of the places are taken: else there would be none to move to.
+        At most half of the possible connections are used, so that others remain to move to.
         """
         places = self.places(layer).nonzero()
         weight, owner = weights_of(self.backbone)[layer.name], self.owners.of(layer.name)
@@ -158,7 +158,7 @@ class SpaceNet(Method):
         weight[rows, columns] = torch.empty_like(weight[rows, columns]).uniform_(-(inputs**-0.5), inputs**-0.5)
 
     def places(self, layer: Ends) -> Tensor:
-        """[outputs, inputs]: where nothing is connected yet, between selected units."""
+        """[outputs, inputs]: possible connections between selected units that do not exist yet."""
         free = by_connection(self.owners.of(layer.name)) == FREE
         return free & layer.outputs[:, None] & layer.inputs[None]
 
@@ -179,7 +179,7 @@ class SpaceNet(Method):
             gradient = weights[name].grad
             assert gradient is not None
             gradient.masked_fill_(~own, 0.0)
-            # Under plain SGD |change of the weight * gradient| is this.
+            # Under plain SGD this is |change of the weight * gradient|.
             importance[f"{name}.layer.weight"].addcmul_(gradient, gradient, value=step.lr)
 
     @torch.no_grad()
@@ -197,7 +197,8 @@ class SpaceNet(Method):
         self.importance.zero_()
 
     def move(self, task: int, layer: Ends, promise: Tensor, importance: Tensor) -> None:
-        """The least important connections of a layer are dropped, and as many grow where the promise is largest."""
+        """The least important connections of a layer are dropped, and as many grow where the product of importances is
+        largest."""
         owner, weight = self.owners.of(layer.name), weights_of(self.backbone)[layer.name]
         own, places = self.connections_of(task, layer.name).nonzero(), self.places(layer).nonzero()
         count = min(int(self.settings.drop * len(own)), len(places))

@@ -1,13 +1,13 @@
-"""SPG: a soft mask, the more important a parameter is to old tasks, the less it moves.
+"""SPG: a soft mask scales down the updates of parameters that are important to old tasks.
 
 Scales the gradient of each parameter of the backbone by one minus its accumulated importance to old tasks, and that of
 the current head by one minus the average importance. Source: Konishi et al., ICML 2023, equations 1 to 7.
 Remembers between tasks: one importance per backbone parameter, whatever the number of tasks.
-Importance: the gradient of the loss, summed over the training batches, standardised over each tensor, |tanh|; also
-through every old head, with the sum of its logits as loss; the largest of all.
-Departures from the authors' code: in the importance pass, old heads share forward passes, and so the draws of dropout,
-as many at a time as memory allows; only the accumulated importance is kept, as the paper says, not one for every task.
-As there, gradients of heads, and only those, are clipped: at a joint norm of 10,000, before they are scaled.
+Importance: the gradient of the loss, summed over the training batches, standardised over each tensor, |tanh|; the same
+through every old head, with the sum of its logits as loss; the largest value counts.
+Departures from the authors' code: in the importance pass, as many old heads as memory allows share a forward pass, and
+so its dropout masks; only the accumulated importance is kept, as the paper says, not one per task. As in their code,
+the gradients of heads, and only those, are clipped at a joint norm of 10,000, before they are scaled.
 Cost: a step costs 1 % more; task k ends with up to k + 1 passes over its data.
 """
 

@@ -1,11 +1,12 @@
 """SPG-FI: SPG's masks with EWC's importance, the Fisher information.
 
-The mirror image of EWC-GI: gradients are masked as in SPG, by an importance that comes from EWC's Fisher information.
-Source: Konishi et al., ICML 2023, section 4.
+The mirror image of EWC-GI: gradients are masked as in SPG, by an importance that is computed from EWC's Fisher
+information. Source: Konishi et al., ICML 2023, section 4.
 Remembers between tasks: as SPG, one number per parameter of the backbone.
 Equations: importance = |tanh((F - mean F) / std F)| over each tensor, with F as in EWC (batches of 20, true labels,
-dropout on); then equations 5 to 7 of that paper. No old heads: without labels there is no Fisher.
-Departures: the paper does not say how the Fisher becomes a number from 0 to 1. SPG's own standardisation is the
+dropout on); then equations 5 to 7 of that paper. There is no cross-head importance, since the Fisher information of old
+heads would need labels.
+Departures: the paper does not say how the Fisher information is mapped to 0..1. SPG's own standardisation is the
 default; most entries of F are near zero, so most parameters get the same small importance and a few get almost 1.
 Cost: a step as in SPG; each task ends with one pass in small batches.
 """
@@ -52,7 +53,7 @@ class SPGFI(SPG):
 
 
 def squashed(fisher: Tensor, how: str) -> Tensor:
-    """Values from 0 to 1; a Fisher without spread ranks nothing, so it gives zero."""
+    """Values from 0 to 1; zero if all entries of the Fisher information are equal."""
     if fisher.min() == fisher.max():
         return torch.zeros_like(fisher)
     if how == "standardise":

@@ -5,9 +5,10 @@ free. Source: Konishi et al., ICML 2023, ablation study, which takes the best of
 Remembers between tasks: as SPG, one number per parameter of the backbone; the threshold acts on it afterwards, which is
 the same as a maximum over thresholded tasks.
 Equations: those of SPG with 1[importance > threshold] for the importance in equations 6 and 7.
-Departures: the paper does not say what slows the head; here it is the share of blocked parameters, or on request the
-average of the soft importance. Dropout rates are those of SPG, so that only the mechanism differs.
-Cost: as SPG.
+Departures: the paper does not say by what the head's gradient is scaled; here by one minus the share of blocked
+parameters, or optionally by one minus the average soft importance. Dropout rates are those of SPG, so that only the
+mechanism differs.
+Cost: that of SPG.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class SPGHard(SPG):
     @dataclass(frozen=True)
     class Settings(SPG.Settings):
         threshold: float = search(0.6, choices=(0.2, 0.4, 0.6, 0.8))
-        """A parameter whose importance is above it is blocked. Default: ours, the upper middle of the four values that
-        the paper tries: where most importance is above the threshold, little capacity is left to learn with."""
+        """Parameters with importance above it are blocked. Default: ours, the second largest of the four values that
+        the paper tries; with a low threshold little free capacity is left."""
         head_factor: Literal["binary", "soft"] = "binary"
-        """The head is slowed by the average of the hard mask, which acts on the backbone, or of the importance behind
-        it. Default: ours; the paper does not say."""
+        """The head's updates are scaled by one minus the average of the hard mask or, optionally, of the soft
+        importance. Default: ours; the paper does not say."""
 
         def __post_init__(self) -> None:
             if not 0 <= self.threshold <= 1:
@@ -44,7 +45,7 @@ class SPGHard(SPG):
         return SoftMask(self.backbone, threshold=self.settings.threshold)
 
     def update_scale(self) -> Mapping[nn.Parameter, Tensor | float]:
-        """The first task is free: before it, zero importance is no reason to block, whatever the threshold."""
+        """Nothing is blocked during the first task: zero importance never blocks, whatever the threshold."""
         free = not any(importance.any() for importance in self.mask.importance.values())
         return {} if free else super().update_scale()
 

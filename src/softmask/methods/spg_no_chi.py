@@ -1,7 +1,7 @@
-"""SPG without cross-head importance, which the old heads give to parameters.
+"""SPG without cross-head importance: old heads are ignored when importance is measured.
 
-SPG with one thing left out: importance is measured through the task's own head only, so that parameters which old heads
-could still use well are less protected. Source: Konishi et al., ICML 2023, ablation study.
+SPG with one thing left out: importance is measured through the task's own head only, so that parameters that matter
+only to old heads are less protected. Source: Konishi et al., ICML 2023, ablation study.
 Remembers between tasks: as SPG, one number per parameter of the backbone.
 Equations: those of SPG with equation 4 reduced to its own-head term.
 Departures: dropout rates are those of SPG, so that only the mechanism differs.

@@ -1,18 +1,18 @@
-"""SPG+: SPG's soft mask, and beside it the answers of old heads on the new images, which are distilled.
+"""SPG+: SPG's soft mask, together with distillation of the old heads' answers to the new images.
 
-A mask slows important parameters down but does not move the point at which training ends; a distance in the loss does.
-SPG+ has both, within SPG's budget: no old data, and nothing grows with the tasks but the heads. Source: ours; the parts
-are those of Konishi et al., ICML 2023, and of Li and Hoiem, ECCV 2016.
+A mask slows important parameters down but does not change the minimum that training approaches; a distillation term in
+the loss does. SPG+ has both, under SPG's constraints: no old data, and only the heads grow with the tasks. Source:
+ours; the parts are those of Konishi et al., ICML 2023, and of Li and Hoiem, ECCV 2016.
 Remembers between tasks: as SPG, one importance per backbone parameter. While a task is learned, a frozen copy of the
 backbone is the teacher.
 Equations: loss = cross-entropy + answers * sum over old heads of T^2 KL(softmax(old / T) || softmax(new / T)), on the
-images of the new task, dropout off on both sides; gradients are scaled as in equations 6 and 7 of SPG, with `mask`
-times the importance. With answers 0 and mask 1 this is SPG, with both 0 it is NCL, with mask 0 alone it is LwF, each to
-the bit.
-Departures from SPG: the importance in equations 6 and 7 has a factor. Importance itself is measured by equations 1 to
-5, from the cross-entropy alone.
-Cost: the task ends of SPG, unless the mask is 0; a step costs the teacher's forward pass more, and with dropout a
-second pass of the student.
+images of the new task, dropout off on both sides; gradients are scaled as in equations 6 and 7 of SPG, with the
+importance multiplied by `mask`. With answers 0 and mask 1 this is SPG, with both 0 it is NCL, with mask 0 alone it is
+LwF, each to the bit.
+Departures from SPG: the factor `mask` in equations 6 and 7. Importance itself is measured by equations 1 to 5, from the
+cross-entropy alone.
+Cost: the passes of SPG at task ends, unless the mask is 0; a step has, in addition, the teacher's forward pass and,
+with dropout, a second pass of the student.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class SPGPlus(SPG, DistillingMethod):
     @dataclass(frozen=True)
     class Settings(SPG.Settings):
         answers: float = search(1.0, low=0.1, high=10.0, log=True)
-        """Factor of the distance of each old head's answers; 0 is none. Default: that of LwF."""
+        """Weight of the distillation loss of each old head; 0 is none. Default: that of LwF."""
         temperature: float = search(2.0, low=1.0, high=8.0, log=True)
-        """Of both softmax functions: the higher, the more small probabilities count. Default: that of LwF."""
+        """Temperature of both softmax functions: the higher, the more small probabilities count. Default: that of
+        LwF."""
         mask: float = search(0.5, low=0.0, high=1.0)
         """Factor of the importance in the mask: 1 is SPG's mask, 0 is none. Default: ours, by validation accuracy on
         five tasks of C-10 (docs/research/spg-plus.md)."""
@@ -70,7 +71,7 @@ class SPGPlus(SPG, DistillingMethod):
         return SPG.__name__
 
     def end_task(self, task: Task) -> Facts:
-        """Without a mask nobody needs the importance, nor its passes."""
+        """Without a mask the importance, and the passes that measure it, are not needed."""
         DistillingMethod.end_task(self, task)
         return super().end_task(task) if self.settings.mask > 0 else {}
 
@@ -82,7 +83,7 @@ class SPGPlus(SPG, DistillingMethod):
 
 
 class ScaledMask(SoftMask):
-    """A soft mask of strength times the importance: 1 is SPG's own, 0 lets everything move."""
+    """A soft mask with `strength` times the importance: 1 is SPG's mask, 0 is no mask."""
 
     def __init__(self, backbone: nn.Module, strength: float) -> None:
         self.strength = strength

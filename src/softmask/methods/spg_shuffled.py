@@ -1,12 +1,12 @@
 """SPG control: the importance of each tensor is permuted among its parameters.
 
-Asks whether it matters which parameters SPG protects: importance is measured and accumulated as in SPG, then assigned
+Tests whether it matters which parameters SPG protects: importance is measured and accumulated as in SPG, then assigned
 to other parameters of the same tensor. The permutation is drawn once for each tensor, so that a parameter that was
 protected stays protected, as in SPG. Source: a control of ours; not in the paper.
 Remembers between tasks: as SPG, one number per parameter of the backbone; the permutation follows from the seed.
 Equations: those of SPG with the permuted accumulated importance in equation 6; equation 7 is unchanged.
-Departures: none to speak of; dropout rates are those of SPG, so that only the mechanism differs.
-Cost: as SPG.
+Departures: none; dropout rates are those of SPG, so that only the mechanism differs.
+Cost: that of SPG.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SPGShuffled(SPG):
         }
 
     def shuffled(self, name: str, scale: Tensor) -> Tensor:
-        """The same values in an order that the run's seed and the parameter's name decide."""
+        """The same values in a random order, drawn from the run's seed and the parameter's name."""
         generator = torch.Generator().manual_seed(derive(self.scenario.seeds.batches, "shuffled", name))
         order = torch.randperm(scale.numel(), generator=generator).to(scale.device)
         return scale.flatten()[order].view_as(scale)

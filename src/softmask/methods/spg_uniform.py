@@ -1,13 +1,13 @@
 """SPG control: every parameter of a tensor gets the tensor's mean importance.
 
-Asks whether SPG protects by its ranking of parameters or merely by slowing them: importance is measured and accumulated
-as in SPG, and each tensor of the backbone is slowed by the same amount in total, but evenly. Source: a control of ours;
-not in the paper.
+Tests whether SPG protects by its ranking of parameters or merely by slowing them down: importance is measured and
+accumulated as in SPG, and the updates of each tensor of the backbone are scaled down by the same amount in total, but
+uniformly. Source: a control of ours; not in the paper.
 Remembers between tasks: as SPG, one number per parameter of the backbone.
 Equations: those of SPG with the mean over a tensor of the accumulated importance in equation 6; equation 7, which uses
 the mean over the whole backbone, is unchanged.
-Departures: none to speak of; dropout rates are those of SPG, so that only the mechanism differs.
-Cost: as SPG.
+Departures: none; dropout rates are those of SPG, so that only the mechanism differs.
+Cost: that of SPG.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """SupSup: a binary mask for each task over random weights that are never trained.
 
-Every weight, heads included, is a random sign times a constant of its layer; a task learns only which share of each
+Every weight, heads included, is a random sign times a constant of its layer; a task only learns which weights of each
 layer to use. Source: Wortsman, Ramanujan, Liu, Kembhavi, Rastegari, Yosinski and Farhadi, NeurIPS 2020, with the task
 known in training and in test.
-Remembers between tasks: one bit per weight and task. Scores exist for the current task only, drawn anew for each: there
-is no transfer of any kind, and the order of the tasks changes nothing but the order of the results.
-Gradients: a score gets (gradient of the effective weight) x weight x sign(score), as if its weight were chosen.
-Departures from the authors' code: no batch normalisation, which there hides the scale of the signal; so the constant is
-sqrt((1 - dropout on the layer's input) / (share fan_in)), which keeps it level through share, pool and dropout. One
-share for all layers. Plain SGD, as for all methods of the comparison, without weight decay, at a rate for scores that
-is ours and falls as the common one does. Other parameters than weights, as those of group normalisation, are never
-trained either.
-Cost: each step looks for the largest scores of every layer, which takes about as long as half a step of plain training.
+Remembers between tasks: one bit per weight and task. Scores exist for the current task only and are re-initialised for
+each: there is no transfer, and the order of the tasks changes only the order of the results.
+Gradients: a score gets (gradient of the effective weight) x weight x sign(score), as if its weight were selected
+(straight-through).
+Departures from the authors' code: no batch normalisation, which in their code makes the scale of the activations
+irrelevant; therefore the constant is sqrt((1 - dropout on the layer's input) / (share fan_in)), which keeps that scale
+constant under masking, pooling and dropout. All layers have the same share. Plain SGD, as for all methods of the
+comparison, without weight decay; the learning rate of the scores is our choice and falls with the common schedule.
+Parameters other than weights, such as those of group normalisation, are not trained either.
+Cost: each step selects the largest scores of every layer, which takes about half as long as a step of plain training.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class SupSup(Method):
         share: float = search(0.5, low=0.05, high=0.8)
         """Share of each layer's weights that a task uses. Default: the authors'."""
         score_rate: float = search(4.0, low=0.4, high=20.0, log=True)
-        """Learning rate of the scores, as a factor of the training's: gradients of scores carry a small weight.
-        Default: ours."""
+        """Learning rate of the scores, as a factor of the training's. Gradients of scores are small, since each has its
+        weight as a factor. Default: ours."""
 
         head: Literal["masked", "dense"] = "masked"
         """Whether a task's head is random and masked too, or dense, at the training's learning rate. Default: as in the
@@ -115,7 +116,7 @@ class SupSup(Method):
 
     @torch.no_grad()
     def make_constant(self, weight: Tensor, drop: float) -> None:
-        """Keeps the signs alone, and for good."""
+        """Replaces the weights by their signs, for good."""
         weight.sign_().mul_(math.sqrt((1 - drop) / (self.settings.share * weight[0].numel()))).requires_grad_(False)
 
     def forward(self, x: Tensor, task: int) -> Tensor:
@@ -137,16 +138,17 @@ class SupSup(Method):
 
     @torch.no_grad()
     def chosen(self, scores: Tensor) -> Tensor:
-        """The mask that follows from the scores as they are."""
+        """The mask of the current scores."""
         return largest(scores.abs(), self.kept(scores.numel()))
 
     def kept(self, entries: int) -> int:
-        """How many of so many weights are chosen."""
+        """How many of `entries` weights are selected."""
         dropped = (1 - self.settings.share) * entries  # 4095.999... of 20480, if the share is 0.8
         return entries - math.floor(dropped + 1e-6)
 
     def begin_task(self, task: Task) -> None:
-        """New scores, and the head's signs, from a seed that knows the task but not its place in the sequence."""
+        """New scores, and the head's signs, from a seed that depends on the task but not on its position in the
+        sequence."""
         head = self.head(task.id)
         if not self.masked_head:
             super().begin_task(task)

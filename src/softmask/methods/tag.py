@@ -1,17 +1,17 @@
 """TAG: RMSProp whose step sizes depend on the gradients of past tasks.
 
-RMSProp whose denominator adds the squared gradients of past tasks, each weighted by how much that task's direction
-opposes the present one: steps that would undo a past task become small, those that agree with it large. Source:
+RMSProp whose denominator adds the squared gradients of past tasks, each weighted by how much that task's gradients
+oppose the current ones: steps that would undo a past task become small, and steps that agree with it large. Source:
 Malviya, Ravindran and Chandar, CoLLAs 2022; details from its authors' code.
 Remembers between tasks: for each past task two numbers per parameter of the backbone, its second moment and its unit
 first moment.
 Equations, for each tensor: m <- 0.9 m + 0.1 g; v <- 0.99 v + 0.01 g^2, from zero in each task; similarity of a past
 task = m / |m| . M_task; denominator = sqrt(exp(-b) v + sum of exp(-b * similarity) V_task) + 1e-8, in the first task
 sqrt(v) + 1e-8; weight <- weight - rate * g / denominator. A direction of norm zero has similarity 0.
-Departures: m and v go back with the weights to the best epoch; the rate falls as for all methods, down to 1/250 (the
-authors train one epoch at a fixed rate). With a head for each task, a head has no past moments, which is what masked
-logits give in the authors' single output layer.
-Cost: memory grows by twice the backbone with every task, and a step by the reading of it.
+Departures: m and v are restored with the weights of the best epoch; the learning rate falls as for all methods, down to
+1/250 (the authors train one epoch at a fixed rate). Each task has its own head, so a head has no past moments; the
+masked logits of the authors' single output layer have the same effect.
+Cost: memory grows by twice the backbone with every task, and so does the memory that a step reads.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class TAG(Method):
         __pydantic_config__ = {"extra": "forbid"}
 
         contrast: float = search(5.0, low=1.0, high=7.0)
-        """How much more an opposed task weighs than a similar one, b in the paper. Default: the authors' for
+        """How much more an opposed task counts than a similar one; b in the paper. Default: the authors' for
         CIFAR-100."""
         lr: float = search(2.5e-4, low=1e-5, high=5e-3, log=True)
-        """Learning rate; from the second task on steps grow up to exp(b / 2) times. Default: the authors' for
+        """Learning rate; from the second task on steps are up to exp(b / 2) times as large. Default: the authors' for
         CIFAR-100."""
 
         def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class TAG(Method):
         return TagRMSprop(moments, lr, own_weight, self.settings.contrast)
 
     def moments(self, name: str) -> Moments:
-        """A head has nothing of past tasks."""
+        """A head has no past moments."""
         first, second = self.first.by_name()[name], self.second.by_name()[name]
         if not name.startswith("backbone."):
             return Moments(first, second, first.new_empty(0, *first.shape), first.new_empty(0, *first.shape))

@@ -1,22 +1,22 @@
-"""TRGP: as GPM, but where an old task is related, its part of the weights is scaled for the new task.
+"""TRGP: as GPM, but the weights of related old tasks are rescaled for the new task.
 
 Trust region gradient projection: GPM freezes the part of the weights along the inputs of old tasks. Where an old task
-is related to the new one, the new task learns a matrix that scales that part for itself alone. Source: Lin, Yang, Fan
-and Zhang, ICLR 2022; details from their code.
+is related to the new one, the new task learns a matrix that rescales this part for the new task only. Source: Lin,
+Yang, Fan and Zhang, ICLR 2022; details from their code.
 Remembers between tasks: GPM's projectors; for every task and layer the directions B of its own inputs, and the matrices
 Q that it learned.
-Equations: W_eff = W + sum over the related tasks j of W B_j (Q_j - I) B_j^T; Q_j begins as I. The gradient of W goes
-through W_eff and loses its part along all old inputs, as in GPM; Q moves freely. Before a task, with G the gradient of
-each layer on 125 training images, task j is related where |G B_j| > `relation` * |G|; of these, the two (`regions`)
-with the longest |G B_j| count. After a task, directions of old tasks and new ones are ranked by the energy of the
-inputs that the task's W_eff meets along them; the first that cover GPM's threshold are its B, and the new ones of them
-join GPM's directions.
-Promise: none. As in GPM, old answers change by the energy below the threshold.
-Departures: those of GPM. Within the space of old inputs, directions are those along which the task's inputs are
-longest, not those in which earlier tasks left them. Each layer has trust regions of its own, the largest new direction
-joins the others, and inputs are measured with the task's own scaling; in the authors' code the first layer decides for
-all, the largest new direction is left out, and the scaling is off.
-Cost: a step costs a few products of matrices more for each related task.
+Equations: W_eff = W + sum over the related tasks j of W B_j (Q_j - I) B_j^T; Q_j begins as I. The gradient of W,
+computed through W_eff, is projected away from all old inputs, as in GPM; Q is not constrained. Before a task, with G
+the gradient of each layer on 125 training images, task j is related where |G B_j| > `relation` * |G|; of these, the two
+(`regions`) with the longest |G B_j| count. After a task, directions of old tasks and new ones are ranked by the energy
+of the inputs that the task's W_eff meets along them; the first that reach GPM's threshold are its B, and the new ones
+among them are added to GPM's directions.
+Guarantee: none. As in GPM, the outputs of old tasks change through the directions that the threshold leaves out.
+Departures: those of GPM. Within the space of old inputs, directions are those along which the task's inputs have the
+largest norm, not the directions that earlier tasks stored. Each layer has trust regions of its own, the largest new
+direction is included, and inputs are measured with the task's own scaling; in the authors' code the first layer decides
+for all layers, the largest new direction is left out, and the scaling is off.
+Cost: a few more matrix products per step for each related task.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class TRGP(GPM):
     @dataclass(frozen=True)
     class Settings(GPM.Settings):
         relation: float = search(0.5, low=0.1, high=0.9)
-        """An old task is related where more than this share of the gradient's length lies along its inputs; 1 is GPM
-        but for the choice of directions. Default: the authors'."""
+        """An old task is related where more than this share of the gradient's norm lies along its inputs; 1 is GPM
+        except for the choice of directions. Default: the authors'."""
         regions: int = 2
-        """Most related tasks of each layer. Default: the authors'."""
+        """Maximum number of related tasks per layer. Default: the authors'."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

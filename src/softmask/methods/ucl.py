@@ -1,18 +1,19 @@
 """UCL: Gaussian weights; where a unit is certain, the means of its weights stay near their old values.
 
-Uncertainty-regularised continual learning: one standard deviation for all weights that enter a unit; the smaller it has
-become, the stronger is the penalty on the distance of their means from those of the last task. Source: Ahn, Cha, Lee
-and Moon, NeurIPS 2019; details from its authors' code.
+Uncertainty-regularised continual learning: all incoming weights of a unit share one standard deviation; the smaller it
+is, the stronger the penalty on the distance of their means from those after the last task. Source: Ahn, Cha, Lee and
+Moon, NeurIPS 2019; details from its authors' code.
 Remembers between tasks: the last means of the backbone and one number per unit.
-Equations, for a batch of B, o for old: strength of a unit s = sigma_init / sigma_o; of a weight the larger of the
-strengths of the units it joins, L. Loss = cross-entropy with weights drawn once a batch + a/2B sum of (L (mean -
-mean_o))^2 + z/B sum of sigma_init^2 (mean_o / sigma_o)^2 |mean - mean_o| + beta/2B sum over units of (q - log q +
-sigma^2 - log sigma^2), q = (sigma / sigma_o)^2; a = alpha and z = 0 in the first task, whose old model is the initial
-one; then a = z = 1. Biases have no noise and are penalised like weights; heads are ordinary. Evaluation uses the means.
-Departures: plain SGD clipped at a joint norm of 100, as the paper trains all methods, but at a rate of 0.05 instead of
-0.25, and with another for the deviations, which falls with the common one; the authors' tuned settings belong to Adam,
-which can be chosen.
-Cost: a step costs about three quarters more, a third of it for Gaussian draws.
+Equations, for a batch of B, o for old: strength of a unit s = sigma_init / sigma_o; strength L of a weight = the larger
+strength of the two units that it connects. Loss = cross-entropy with weights sampled once a batch + a/2B sum of (L
+(mean - mean_o))^2 + z/B sum of sigma_init^2 (mean_o / sigma_o)^2 |mean - mean_o| + beta/2B sum over units of (q - log q
++ sigma^2 - log sigma^2), q = (sigma / sigma_o)^2; a = alpha and z = 0 in the first task, whose old model is the initial
+one; then a = z = 1. Biases have no noise and are penalised like weights; heads are ordinary linear layers. Evaluation
+uses the means.
+Departures: plain SGD clipped at a joint norm of 100, as the paper trains all methods, but at a learning rate of 0.05
+instead of 0.25, and with another rate for the deviations, which falls with the common schedule. The authors' tuned
+settings are for Adam, which can be selected.
+Cost: a step costs about three quarters more, a third of that for Gaussian samples.
 """
 
 from __future__ import annotations

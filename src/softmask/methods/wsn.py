@@ -1,18 +1,18 @@
 """WSN: a subnetwork for each task; weights of earlier subnetworks are reused but frozen.
 
-Weights and a score for each weight are learned together; of every layer, the share with the largest scores is the
-task's subnetwork. Weights of earlier subnetworks may be chosen again, and stay as they are.
-Source: Kang, Mina, Madjid, Yoon, Hasegawa-Johnson, Hwang and Yoo, ICML 2022.
-Remembers between tasks: one bit per weight and task, and the scores, which go on from task to task.
-Gradients: a weight gets its own where it is chosen and no earlier task has chosen it; every score gets
-(gradient of the effective weight) x weight x sign(score), as if its weight were chosen (straight through).
-Departures from the authors' code: the mask that is kept is that of the best scores, not of the last training batch; no
-batch normalisation, whose statistics would be the test batch's; instead the initial weights are larger by
-1 / sqrt(share), since a mask leaves only that share of a layer's signal. Of equal scores at the edge as many are kept
-as make the count exact. Plain SGD, as for all methods of the comparison; the rate of the scores
-falls with that of the weights. Other parameters than weights, as those of group normalisation, are learned with the
-first task and stay.
-Cost: each step looks for the largest scores of every layer, which takes about as long as half a step of plain training.
+Weights and a score for each weight are learned together; in every layer, the share of weights with the largest scores
+is the task's subnetwork. Weights of earlier subnetworks may be selected again but do not change. Source: Kang, Mina,
+Madjid, Yoon, Hasegawa-Johnson, Hwang and Yoo, ICML 2022.
+Remembers between tasks: one bit per weight and task, and the scores, which carry over from task to task.
+Gradients: a weight is updated where it is selected and no earlier task has selected it; every score gets (gradient of
+the effective weight) x weight x sign(score), as if its weight were selected (straight-through).
+Departures from the authors' code: the stored mask is computed from the scores of the best epoch, not taken from the
+last training batch; no batch normalisation, which in their code normalises a test image by the statistics of its test
+batch; instead the initial weights are larger by 1 / sqrt(share), since a mask lets only that share of a layer's weights
+pass. Ties are broken so that the number of selected weights is exact. Plain SGD, as for all methods of the comparison;
+the learning rate of the scores falls with that of the weights. Parameters other than weights, such as those of group
+normalisation, are learned with the first task and then frozen.
+Cost: each step selects the largest scores of every layer, which takes about half as long as a step of plain training.
 """
 
 from __future__ import annotations

@@ -64,6 +64,6 @@ def first_that_passes(
             longest = max(longest, ended - begun)
             if minutes is None or ended - start + longest > SECONDS_A_MINUTE * minutes:
                 raise
-            told = ", ".join(f"{name} {value:g}" for name, value in attempt.changed.items()) or "the settings given"
-            warnings.warn(f"with {told}: {error}; learned again with more protection", stacklevel=2)
+            changed = ", ".join(f"{name} {value:g}" for name, value in attempt.changed.items()) or "the settings given"
+            warnings.warn(f"with {changed}: {error}; learned again with more protection", stacklevel=2)
     raise AssertionError("attempts never end")

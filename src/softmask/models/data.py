@@ -257,12 +257,12 @@ def _read_all(files: Sequence[str], labels: Sequence[int], shape: Shape, strict:
                 found.append(label)
         problems.raise_any()
     except DataErrors as error:
-        others = [told.split(": ")[0] for told in error.problems[1:MOST_NAMED]]
+        others = [text.split(": ")[0] for text in error.problems[1:MOST_NAMED]]
         more = f"; {len(error.problems) - 1} more: {', '.join(others)}" if others else ""
-        told = error.problems[0] + more
+        message = error.problems[0] + more
         if strict or set(found) != set(labels) or len(images) + len(error.problems) < len(files):
-            raise DataError(told) from None
-        warnings.warn(f"{len(error.problems)} of {len(files)} images were left out: {told}", stacklevel=2)
+            raise DataError(message) from None
+        warnings.warn(f"{len(error.problems)} of {len(files)} images were left out: {message}", stacklevel=2)
     return torch.stack(images), torch.tensor(found)
 
 

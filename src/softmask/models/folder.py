@@ -271,8 +271,8 @@ def _header(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 def _compare(file: Path, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     for name in wanted.keys() | found.keys():
         if wanted.get(name) != found.get(name):
-            told = [f"{s[0]} {s[1]}" if s else "nothing" for s in (found.get(name), wanted.get(name))]
-            raise ModelFolderError(f"{file}: {name[:100]!r} is {told[0]}, the network needs {told[1]}")
+            shapes = [f"{s[0]} {s[1]}" if s else "nothing" for s in (found.get(name), wanted.get(name))]
+            raise ModelFolderError(f"{file}: {name[:100]!r} is {shapes[0]}, the network needs {shapes[1]}")
 
 
 def _require_memory(file: Path, needed: int) -> None:

@@ -224,8 +224,8 @@ def _with_weights(config: ModelConfig, network: Network, backbone: nn.Module, he
     try:
         method.backbone.load_state_dict(backbone.state_dict())
     except RuntimeError as error:
-        told = " ".join(str(error).split())[:300]
-        raise NetworkError(f"network {config.network} does not make the backbone that was given: {told}") from None
+        reason = " ".join(str(error).split())[:300]
+        raise NetworkError(f"network {config.network} does not make the backbone that was given: {reason}") from None
     _copy_head(head, method.heads[0])
     return method
 

@@ -140,8 +140,8 @@ def load_weights(backbone: nn.Module, source: Path, network: Network) -> None:
     try:
         found = target.load_state_dict(state, strict=False)
     except RuntimeError as error:
-        told = " ".join(str(error).split())[:300]
-        raise NetworkError(f"{source} does not fit {name_of(network)}: {told}") from None
+        reason = " ".join(str(error).split())[:300]
+        raise NetworkError(f"{source} does not fit {name_of(network)}: {reason}") from None
     if found.missing_keys:
         raise NetworkError(f"{source} does not fit {name_of(network)}: it lacks {found.missing_keys[0]!r}")
     if found.unexpected_keys:

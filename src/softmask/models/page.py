@@ -47,7 +47,7 @@ def page(found: Inspection, history: History) -> str:
         about_kept = ("task", "kept samples", "accuracy then", "accuracy now", "answers changed", "probabilities moved")
         parts.append(_table("Kept samples", about_kept, rows))
     if history.curves:
-        parts.append(f'<h2>Accuracy over time</h2><img alt="Accuracy of each task over time" src="{_drawn(history)}">')
+        parts.append(f'<h2>Accuracy over time</h2><img alt="Accuracy of each task over time" src="{_plot(history)}">')
     parts.append(_table("History", ("time", "event", "task"), [(e.time, e.kind, e.task) for e in history.events]))
     if found.importance:
         layers = [(layer, f"{mean:.3f}") for layer, mean in found.importance.items()]
@@ -62,7 +62,7 @@ def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]
     return f"<h2>{escape(caption)}</h2><table><tr>{head}</tr>\n{body}</table>"
 
 
-def _drawn(history: History) -> str:
+def _plot(history: History) -> str:
     """As an image, so that no name of a task becomes a part of the page."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "history.svg"

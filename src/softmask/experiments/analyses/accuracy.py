@@ -84,7 +84,7 @@ def _row(group: Group, alone: References, lost: int, published: Published) -> li
     ours["ACC"] = with_chance_note(group, ours["ACC"])
     which = (group.title, group.config.sequence, group.training)
     theirs = [published.get(name, *which) if group.as_published else None for name in FORMULAS]
-    allowed = [told or None for told in (group.uses.old_data, group.uses.growth, group.uses.other_data)]
+    allowed = [text or None for text in (group.uses.old_data, group.uses.growth, group.uses.other_data)]
     without_id = group.over_seeds(run_without_id)
     return [*group.label, len(group.runs), *ours.values(), without_id, *theirs, *allowed]
 
@@ -265,8 +265,8 @@ def without_id(runs: Iterable[StoredRun]) -> Table:
     for group in groups:
         found = [run.without_id() for run in group.runs]
         by_rule = [Value.of(average_accuracy(each[rule]) for each in found if rule in each) for rule in RULES]
-        told = group.over_seeds(lambda run: average_accuracy(run.accuracies()))
-        rows.append((*group.label, len(group.runs), told, *by_rule))
+        with_id = group.over_seeds(lambda run: average_accuracy(run.accuracies()))
+        rows.append((*group.label, len(group.runs), with_id, *by_rule))
     notes = [
         "All heads compete; right is an answer with the right head and the right class. Confidence: softmax of the "
         "logits divided by a temperature for each head, fitted on its task's validation images. Nearest class mean: "

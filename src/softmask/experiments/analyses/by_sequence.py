@@ -114,8 +114,8 @@ def _settings_notes(
         notes.append("Training: " + "; ".join(sorted({f"{group.sequence} {group.training}" for group in begun})) + ".")
     for (title, _, changed), row in labelled.items():
         if changed == EACH:
-            told = "; ".join(f"{sequence} {group.changed or 'defaults'}" for sequence, group in row.items())
-            notes.append(f"Settings of {title}: {told}.")
+            settings = "; ".join(f"{sequence} {group.changed or 'defaults'}" for sequence, group in row.items())
+            notes.append(f"Settings of {title}: {settings}.")
     return notes
 
 

@@ -59,8 +59,8 @@ class Group:
 
     @cached_property
     def changed(self) -> str | None:
-        told = [changes(self.config, network=False), f"tasks={self.tasks}" if self.grown else None]
-        return " ".join(filter(None, told)) or None
+        parts = [changes(self.config, network=False), f"tasks={self.tasks}" if self.grown else None]
+        return " ".join(filter(None, parts)) or None
 
     @property
     def label(self) -> tuple[str, str, str, str | None]:
@@ -252,7 +252,7 @@ def changes(config: RunConfig, network: bool = True) -> str | None:
     if (
         different.keys() & {"drop1", "drop2"} and network_label(config) is None and _has_published_dropout(config)
     ):  # they differ between sequences
-        different = {"drop1": "dropout=paper"} | {key: told for key, told in different.items() if key[:4] != "drop"}
+        different = {"drop1": "dropout=paper"} | {key: text for key, text in different.items() if key[:4] != "drop"}
     return " ".join(different.values()) or None
 
 

@@ -49,10 +49,10 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Outcome[Item, Res
     try:
         return Outcome(item, result=function(item))
     except Exception as error:
-        return Outcome(item, error=in_words(error), kind=type(error).__name__)
+        return Outcome(item, error=error_text(error), kind=type(error).__name__)
 
 
-def in_words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The message of our own errors; of others with the name of the class."""
     if isinstance(error, SoftmaskError) and str(error):
         return str(error)

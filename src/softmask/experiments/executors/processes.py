@@ -28,7 +28,7 @@ from softmask.experiments.executors.interface import (
     Outcome,
     Result,
     attempt,
-    in_words,
+    error_text,
 )
 
 # Read by the libraries when a worker starts. Threads that wait must not spin: there are as many workers as cores.
@@ -184,7 +184,7 @@ def _answer(content: bytes) -> bytes:
         outcome = attempt(function, item)
         return pickle.dumps((outcome.result, outcome.error, outcome.kind))
     except Exception as error:  # what cannot be unpacked here, or packed again
-        return pickle.dumps((None, in_words(error), type(error).__name__))
+        return pickle.dumps((None, error_text(error), type(error).__name__))
 
 
 def _end_with_the_driver() -> None:

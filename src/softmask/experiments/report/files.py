@@ -32,7 +32,7 @@ def write_figure(chart: Chart, folder: Path) -> list[Path]:
         "svg.hashsalt": "softmask",
     }
     with matplotlib.rc_context(settings):
-        figure = _drawn(chart)
+        figure = _draw(chart)
         files = []
         for form in FORMATS:
             files.append(folder / f"{chart.name}.{form}")
@@ -41,7 +41,7 @@ def write_figure(chart: Chart, folder: Path) -> list[Path]:
     return files
 
 
-def _drawn(chart: Chart) -> Any:
+def _draw(chart: Chart) -> Any:
     from matplotlib.figure import Figure
 
     if isinstance(chart, LineChart):

@@ -195,7 +195,7 @@ def _summary(reading: Reading) -> str:
     counts = {
         status: sum(run.status == status for run in reading.runs) for status in ("finished", "failed", "unfinished")
     }
-    told = {
+    shown = {
         "finished runs": counts["finished"],
         "methods": len({run.config.method for run in reading.runs}),
         "sequences": len({run.config.sequence for run in reading.runs}),
@@ -203,7 +203,7 @@ def _summary(reading: Reading) -> str:
         "unfinished": counts["unfinished"],
         "folders left out": len(reading.left_out),
     }
-    kept = {name: count for name, count in told.items() if count or name == "finished runs"}
+    kept = {name: count for name, count in shown.items() if count or name == "finished runs"}
     return "".join(f"<div><dt>{name}</dt><dd>{count}</dd></div>" for name, count in kept.items())
 
 

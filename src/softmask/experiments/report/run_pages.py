@@ -59,8 +59,8 @@ def said_of(run: StoredRun) -> str:
     if run.status == "finished":
         started = run.events("started")
         where = {key: started[-1].get(key) for key in ("softmask", "torch", "machine")} if started else {}
-        told = ", ".join(f"{key} {value}" for key, value in where.items() if value)
-        return f"Finished: {done} tasks." + (f" Made with {told}." if told else "")
+        software = ", ".join(f"{key} {value}" for key, value in where.items() if value)
+        return f"Finished: {done} tasks." + (f" Made with {software}." if software else "")
     if run.status == "failed":
         why = run.events("failed")[-1]
         return f"Failed after {done} tasks: {why.get('message') or why.get('reason') or 'no reason is stored'}"

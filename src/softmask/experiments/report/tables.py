@@ -67,8 +67,8 @@ def as_json(table: Table) -> str:
             return cell
         more = {name: getattr(cell, name) for name in ("interval", "rank", "paper", "footnotes", "at_chance")}
         # A published 0.0 is a number, unlike the defaults.
-        told = {name: value for name, value in more.items() if value or (name == "paper" and value is not None)}
-        return {"mean": cell.mean, "std": cell.std, **told}
+        details = {name: value for name, value in more.items() if value or (name == "paper" and value is not None)}
+        return {"mean": cell.mean, "std": cell.std, **details}
 
     rows = [dict(zip(table.columns, map(plain, row), strict=True)) for row in table.rows]
     return json.dumps({"caption": table.caption, "rows": rows, "notes": list(table.notes)}, indent=1)

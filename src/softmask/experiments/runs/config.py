@@ -272,7 +272,7 @@ def _find_field(name: str, raw: Mapping[str, Mapping[str, Any]], method: str) ->
     if not matches:
         tails = {full.split(".", 1)[1]: full for full in known}
         hint = nearest(name, known) or nearest(name, tails)
-        told = f"{method}: there is no field {name!r}"
-        raise ConfigError(f"{told}{hint + ' Known' if hint else '; known'}: {', '.join(known)}")
+        message = f"{method}: there is no field {name!r}"
+        raise ConfigError(f"{message}{hint + ' Known' if hint else '; known'}: {', '.join(known)}")
     section, key = matches[0].split(".", 1)
     return section, key

@@ -42,8 +42,8 @@ RANDOM_TRIALS = 10
 DEFAULTS = 1
 """The number of the trial that has the default settings."""
 
-Told = Callable[[TrialRecord], None]
-"""Is told every trial that has ended."""
+TrialListener = Callable[[TrialRecord], None]
+"""Called with every trial that has ended."""
 Display = Callable[[int], AbstractContextManager[Watch]]
 """Shows the progress of the trial with this number."""
 
@@ -84,7 +84,7 @@ class Search:
     def trials(self) -> list[TrialRecord]:
         return records(self.study())
 
-    def work(self, *, told: Told | None = None, display: Display | None = None) -> None:
+    def work(self, *, on_trial_end: TrialListener | None = None, display: Display | None = None) -> None:
         """Takes one trial after the other until there are enough, those first whose process has died."""
         study = self.study()
         while (taken := self._take(study)) is not None:
@@ -92,8 +92,8 @@ class Search:
             with lease:
                 with nullcontext() if display is None else display(1 + trial.number) as watch:
                     self._perform(study, trial, watch)
-                if told is not None:
-                    told(TrialRecord.of(study.get_trials(deepcopy=False)[trial.number]))
+                if on_trial_end is not None:
+                    on_trial_end(TrialRecord.of(study.get_trials(deepcopy=False)[trial.number]))
 
     def _alone(self) -> AbstractContextManager[None]:
         return alone(self.folder / "trials" / "lock")
@@ -107,14 +107,14 @@ class Search:
                     continue
                 # Its process may have ended it, and given up its lease, since the trials were read.
                 if study.get_trials(deepcopy=False)[frozen.number].state == TrialState.RUNNING:
-                    return self._drawn(study, Trial(study, frozen._trial_id)), lease
+                    return self._with_settings(study, Trial(study, frozen._trial_id)), lease
                 lease.close()
             if len(begun) == len(known) and len(begun) >= self.plan.total():
                 return None
             trial = study.ask()
             lease = self._lease(trial.number)
             assert lease is not None, "nobody else knows of this trial yet"
-            return self._drawn(study, trial), lease
+            return self._with_settings(study, trial), lease
 
     def _lease(self, number: int) -> ExitStack | None:
         """Held until the stack is closed; None if another live process works on the trial."""
@@ -127,7 +127,7 @@ class Search:
             return None
         return held
 
-    def _drawn(self, study: optuna.Study, trial: Trial) -> Trial:
+    def _with_settings(self, study: optuna.Study, trial: Trial) -> Trial:
         """Gives the trial its settings; those that it has already stay."""
         for name, allowed in self.plan.space().items():
             # A sampler for each draw: the value does not depend on what this process drew before.
@@ -210,7 +210,7 @@ def found_settings(search: Search, trials: list[TrialRecord]) -> FoundSettings:
         by_section[section][key] = value
     states = [trial.state for trial in trials]
     defaults = next((trial.value for trial in trials if trial.number == DEFAULTS and trial.state == "complete"), None)
-    story = {
+    summary = {
         "objective": OBJECTIVE,
         "value": best.value,
         "trial": best.number,
@@ -224,7 +224,7 @@ def found_settings(search: Search, trials: list[TrialRecord]) -> FoundSettings:
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "softmask": softmask.__version__,
     }
-    return FoundSettings(method=plan.method, sequence=plan.sequence, **by_section, found=story)
+    return FoundSettings(method=plan.method, sequence=plan.sequence, **by_section, found=summary)
 
 
 def _when_free(work: Callable[[], StoredRun]) -> StoredRun:

@@ -127,22 +127,26 @@ class SearchPlan:
         return found
 
     def total(self) -> int:
-        """How many trials there will be: no more than there are values to try."""
-        few = [each.choices for each in self.space().values() if each.choices is not None]
-        return min(self.trials, math.prod(map(len, few))) if len(few) == len(self.space()) else self.trials
+        """The number of trials: at most as many as there are combinations, where every field is a choice."""
+        choices = self._choices()
+        return self.trials if choices is None else min(self.trials, math.prod(map(len, choices)))
 
     def first(self) -> list[dict[str, Any]]:
-        """Trials before anything is drawn: the defaults; where every field is a choice, all combinations."""
-        defaults, space = self.defaults(), self.space()
-        few = [each.choices for each in space.values() if each.choices is not None]
-        if len(few) < len(space):
+        """The trials before any sampling: the defaults; where every field is a choice, all combinations."""
+        defaults, choices = self.defaults(), self._choices()
+        if choices is None:
             return [defaults]
-        every = (dict(zip(space, values, strict=True)) for values in itertools.product(*few))
-        return [defaults, *itertools.islice((each for each in every if each != defaults), self.trials - 1)]
+        combinations = (dict(zip(self.space(), values, strict=True)) for values in itertools.product(*choices))
+        return [defaults, *itertools.islice((each for each in combinations if each != defaults), self.trials - 1)]
+
+    def _choices(self) -> list[tuple[Any, ...]] | None:
+        """The choices of every field; None if a field has a continuous range."""
+        choices = [each.choices for each in self.space().values() if each.choices is not None]
+        return choices if len(choices) == len(self.space()) else None
 
 
-def in_words(found: Mapping[str, Any]) -> str:
-    """`drop1 0.21, strength 812`: for people."""
+def settings_text(found: Mapping[str, Any]) -> str:
+    """For example `drop1 0.21, strength 812`."""
     shown = {name.rpartition(".")[2]: value for name, value in found.items()}
     return ", ".join(
         f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in shown.items()

@@ -74,9 +74,9 @@ def settings_changes(place: Path | str, method: str, sequence: str) -> dict[str,
             warnings.warn(f"there is no {file}: the defaults are used for {method} on {sequence}", stacklevel=2)
             return {}
     found = read_settings(file)
-    for name, told, wanted in (("method", found.method, method), ("sequence", found.sequence, sequence)):
-        if told != wanted:
-            raise ConfigError(f"{file} holds settings for the {name} {told}, not for {wanted}")
+    for name, actual, wanted in (("method", found.method, method), ("sequence", found.sequence, sequence)):
+        if actual != wanted:
+            raise ConfigError(f"{file} holds settings for the {name} {actual}, not for {wanted}")
     return found.changes()
 
 

@@ -219,9 +219,9 @@ def _whole_stages(events: Sequence[Event]) -> int:
 
 def _data_digest(events: Sequence[Event]) -> str | None:
     """Of the tasks it was started with; of a run of an older release, of the tasks that it learned."""
-    told = [event["data"] for event in events if event["kind"] == "started" and "data" in event]
-    if told:
-        return str(told[-1])
+    digests = [event["data"] for event in events if event["kind"] == "started" and "data" in event]
+    if digests:
+        return str(digests[-1])
     tasks = [event for event in events if event["kind"] == "task"]
     if not tasks or any(len(event["ids"]) > 1 for event in tasks) or not any(e["kind"] == "finished" for e in events):
         return None

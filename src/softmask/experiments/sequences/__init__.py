@@ -67,8 +67,8 @@ class Source:
     def missing(self, sequence: str) -> DataError:
         """The error for a data folder that was not given."""
         how = f"`softmask data fetch {sequence} --data DIR` gets it" if self.download else self.obtain
-        told = f"{sequence} needs {self.data}: pass the folder that holds it with --data or set SOFTMASK_DATA"
-        return DataError(f"{told}; {how}" if how else told)
+        message = f"{sequence} needs {self.data}: pass the folder that holds it with --data or set SOFTMASK_DATA"
+        return DataError(f"{message}; {how}" if how else message)
 
 
 @dataclass(frozen=True, kw_only=True)

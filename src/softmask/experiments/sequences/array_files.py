@@ -58,8 +58,8 @@ def read_dictionary(file: DataFile) -> dict[str, Any]:
     except MalformedError as reason:
         raise DataError(f"{file.where}: refused: {reason}") from None
     except DAMAGE as error:
-        told = " ".join(str(error).split())[:200]
-        raise DataError(f"{file.where}: refused: a damaged pickle ({told})") from None
+        message = " ".join(str(error).split())[:200]
+        raise DataError(f"{file.where}: refused: a damaged pickle ({message})") from None
 
 
 def _scan(content: bytes) -> None:
