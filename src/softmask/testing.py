@@ -45,11 +45,11 @@ LONG_ENOUGH = {
 
 
 class Interruption(Exception):
-    """Stands for a kill in the middle of a run."""
+    """Simulates a kill in the middle of a run."""
 
 
 class InMemoryJournal:
-    """A journal that keeps everything in memory and can be told to interrupt."""
+    """A journal that keeps everything in memory and can interrupt the run."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -81,7 +81,7 @@ class MemoryMeter(InMemoryJournal):
         super().__init__()
         self.method, self.largest = method, 0
         self.by_epoch: dict[tuple[Any, ...], list[int]] = {}
-        """State bytes after each epoch, apart for each task and each set of Fits that were there."""
+        """State bytes after each epoch, separately for each task and each set of Fits."""
 
     def save_progress(self, stage: int, state: dict[str, Any]) -> None:
         held = self._measure(state)
@@ -97,7 +97,7 @@ class MemoryMeter(InMemoryJournal):
         return held
 
     def grew_within_a_fit(self) -> bool:
-        """After the second epoch, by when everything is there that a Fit needs."""
+        """From the second epoch on, when everything that a Fit needs has been allocated."""
         return any(max(held[1:]) > held[1] for held in self.by_epoch.values() if len(held) > 1)
 
 
@@ -114,9 +114,8 @@ def check_same_seed_same_bits(name: str, folder: Path) -> None:
 
 
 def check_interrupted_equals_uninterrupted(name: str, folder: Path) -> None:
-    """A run that is cut after every epoch and task, and continued, ends with the weights of an uninterrupted one.
-
-    By the paper's schedule, whose rates follow from the losses; every epoch that is not better counts.
+    """A run that is interrupted and resumed after every epoch and task ends with the weights of an uninterrupted one.
+    It uses the paper's schedule, whose learning rates depend on the losses.
     """
     changes = SMALL | {"training.schedule": "plateau", "training.patience": 1, "training.epochs": 3}
     config = make_config(name, "D-5", preset="short", tasks=3, changes=changes)
@@ -148,7 +147,7 @@ def check_state_is_complete(name: str, folder: Path) -> None:
 
 
 def check_answering_changes_nothing(name: str, folder: Path) -> None:
-    """Whoever is asked, about test images too, stays as it was and says the same again."""
+    """Prediction, also on test images, does not change the method, and repeated predictions are equal."""
     config = _small(name, tasks=2)
     sequence = load(config, None)
     method, journal = build(config, sequence), InMemoryJournal()
@@ -162,7 +161,7 @@ def check_answering_changes_nothing(name: str, folder: Path) -> None:
 
 
 def check_old_heads_stay(name: str, folder: Path) -> None:
-    """Learning a task leaves the heads of the others as they are, to the bit, unless the method says otherwise."""
+    """Learning a task does not change the heads of other tasks, to the bit, unless the method has `moves_old_heads`."""
     if METHODS.load(name).moves_old_heads:
         return
     config = _small(name)
@@ -178,7 +177,7 @@ def check_old_heads_stay(name: str, folder: Path) -> None:
 
 
 def check_promise_of_not_forgetting(name: str, folder: Path) -> None:
-    """Where a method promises it, the answers for every old task stay the same, to the bit."""
+    """If a method has `never_forgets`, the logits of every old task stay the same, to the bit."""
     if not METHODS.load(name).never_forgets:
         return
     config = _small(name, tasks=None)

@@ -1,4 +1,4 @@
-"""A model in a folder that learns one task after another and keeps what it knew."""
+"""A model in a folder that learns one task after another, with protection against forgetting."""
 
 from softmask.models.description import KnownTask, ModelConfig
 from softmask.models.folder import ModelFolderError

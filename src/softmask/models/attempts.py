@@ -1,4 +1,4 @@
-"""Learning a task again and again with more protection, until earlier tasks are retained or the time is up."""
+"""Learns a task repeatedly with increasing protection, until earlier tasks are retained or the time is up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softmask.models.description import ModelConfig
 from softmask.models.learner import Learned, method_settings
 
 STRONGER = ("lwf",)
-"""Methods whose `strength` may be any number. Penalties of great strength make SGD diverge."""
+"""Methods whose `strength` may be any number. Strong penalties would make SGD diverge."""
 FACTOR = 2.0
 SECONDS_A_MINUTE = 60
 
@@ -29,7 +29,8 @@ class Attempt:
 
 
 def attempts(config: ModelConfig, training: Training) -> Iterator[Attempt]:
-    """First as it was asked for; then each with twice the strength or, where there is none, half the learning rate."""
+    """First the given settings; then each time twice the strength or, for methods without one, half the learning
+    rate."""
     yield Attempt(config, training)
     strength = getattr(method_settings(config.method, config.settings), "strength", 0.0)
     lr = training.lr
@@ -52,7 +53,7 @@ def first_that_passes(
 ) -> tuple[Learned, Attempt]:
     """The first attempt that the gate in `learn` lets pass; without `minutes` there is one.
 
-    An attempt is begun only if it can end in time, going by the longest so far. The error is that of the last one.
+    An attempt begins only if it can end in time, judging by the longest so far. The error is that of the last attempt.
     """
     start, longest = time.monotonic(), 0.0
     for attempt in attempts(config, training):

@@ -90,10 +90,9 @@ def read_task(
 ) -> tuple[Labelled, Labelled]:
     """Training and validation set; a tenth of each class is held out where no validation set is given.
 
-    Image files that cannot be read are an error if `strict`, and left out with a warning otherwise.
-
-    A class without samples is dropped, unless `keep_empty_classes`: a head that was trained elsewhere has it. More data
-    for a known task may be of a single class (`fewest`).
+    Image files that cannot be read are an error if `strict`, and skipped with a warning otherwise. A class without
+    samples is dropped, unless `keep_empty_classes`: an adopted head has outputs for all its classes. More data for a
+    known task may be of a single class (`fewest`).
     """
     if isinstance(train, (str, os.PathLike)) and is_divided(Path(train)):
         folder = Path(train)
@@ -133,7 +132,7 @@ def _require_name(name: str) -> None:
 
 
 def _names_given(train: Source, val: Source, known: Labelled, classes: Sequence[str] | None) -> Sequence[str] | None:
-    """The class names that the labels of a validation set count in; None where classes are known by label value."""
+    """The class names that the labels of a validation set refer to; None if classes are identified by label value."""
     if isinstance(val, (str, os.PathLike)):
         return None
     if classes:
@@ -198,7 +197,7 @@ def _checked(inputs: Tensor, shape: Shape) -> Tensor:
 
 
 def _gathered(source: Iterable[Any], shape: Shape) -> tuple[Tensor, Tensor]:
-    """All samples of a dataset, each taken once: an augmentation in it is drawn once."""
+    """All samples of a dataset, each read once, so that random augmentation in it is applied once."""
     if source is None or isinstance(source, (Tensor, np.ndarray)):
         raise DataError("labels are missing: give a folder of class folders, (x, y) tensors or a dataset of pairs")
     inputs: list[Tensor] = []
@@ -248,7 +247,7 @@ def _read_folder(folder: Path, shape: Shape, strict: bool, fewest: int) -> Label
 
 
 def _read_all(files: Sequence[str], labels: Sequence[int], shape: Shape, strict: bool) -> tuple[Tensor, Tensor]:
-    """All images that can be read with their labels; the others are counted and named in a warning, or an error."""
+    """All readable images with their labels; the others are counted and named in a warning or an error."""
     problems, images, found = Problems(), [], []
     try:
         for path, label in zip(files, labels, strict=True):
@@ -298,7 +297,8 @@ def read_inputs(
 ) -> Iterator[tuple[list[str], Tensor]]:
     """Inputs to predict, in batches, with their names: paths of images, or positions.
 
-    An image that cannot be read is an error, or its message is passed to `damaged` and it is left out.
+    An image that cannot be read is an error unless `damaged` is given: then its message is passed to `damaged` and the
+    image is skipped.
     """
     if isinstance(source, np.ndarray) and not _is_picture(source, shape):
         if source.ndim == 4 and all(_is_picture(each, shape) for each in source[:1]):
@@ -355,7 +355,7 @@ def _images_in(source: Source) -> list[tuple[str, Any]]:
 
 
 def _read_one(name: str, item: Any, shape: Shape) -> Tensor:
-    """An image, from wherever it is, as a tensor of the model's shape."""
+    """An image from any source, as a tensor of the model's shape."""
     if isinstance(item, str):
         return load_image(item, shape)
     where = f"image {name}"

@@ -36,21 +36,22 @@ class KnownTask:
     name: str
     classes: tuple[str, ...]
     samples: int
-    """Training samples; 0 for a task that was taken over without its data."""
+    """Training samples; 0 for a task that was adopted without its data."""
     accuracy: float | None
-    """On the validation set, when it was learned; None for a task that was taken over without labelled data."""
+    """Validation accuracy when it was learned; None for a task that was adopted without labelled data."""
     epochs: int
     seconds: float
     learned: str
-    """When, in UTC."""
+    """The time when it was learned, in UTC."""
     free_capacity: float | None
     """One minus the mean importance, afterwards; None for a method without a soft mask."""
     probe: int = 0
-    """Number of validation samples that were kept, to see later whether answers change."""
+    """Number of validation samples that were kept, to measure forgetting later."""
     inputs: str = ""
     """`bytes`, which are normalised, or `floats`, which are used as they are; empty in old folders."""
     number: int | None = None
-    """Of the file with its kept samples; None for its position, from which it differs after a task was removed."""
+    """Number of the file with its kept samples; None if it equals the position, from which it differs after a task was
+    removed."""
 
     def __post_init__(self) -> None:
         check_name(self.name, "a task's name")
@@ -70,7 +71,7 @@ class KnownTask:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything about a model but its state. Replacing it as a whole is what makes a `learn` happen."""
+    """Everything about a model except its state. Replacing this file commits a `learn`."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
@@ -81,17 +82,18 @@ class ModelConfig:
     method: str = "spg"
     settings: dict[str, Any] = field(default_factory=dict)
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    """By which tasks are learned unless told otherwise. Folders of version 0.1 do not name it and go on with SGD."""
+    """The default optimizer of the folder. Folders of version 0.1 do not name it and use SGD."""
     dropout: bool = True
     """Whether `alexnet` has the paper's dropout, as in folders of version 0.1."""
     pretrained: bool = False
-    """Whether the network knew something before the first task, so that its features are kept from that on."""
+    """Whether the network was pretrained before the first task, so that its features are distilled from the first task
+    on."""
     seed: int = 1
     mean: tuple[float, ...] = ()
     """Per channel, for images and other bytes; floats are used as they are."""
     std: tuple[float, ...] = ()
     generation: int = 0
-    """Names the file with the state."""
+    """The number of the file with the state."""
     tasks: tuple[KnownTask, ...] = ()
 
     def __post_init__(self) -> None:
@@ -115,7 +117,7 @@ class ModelConfig:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Of the files with kept samples, task by task."""
+        """The numbers of the files with kept samples, task by task."""
         return tuple(place if task.number is None else task.number for place, task in enumerate(self.tasks))
 
     @property
@@ -127,7 +129,7 @@ class ModelConfig:
 
 
 def default_normalisation(input_shape: tuple[int, ...]) -> Normalisation | None:
-    """For images: the same constants for every task, so that all tasks look alike to the first layers."""
+    """For images: the same constants for every task, so that the input distributions of all tasks are similar."""
     if len(input_shape) != 3:
         return None
     return COLOUR if input_shape[0] == 3 else Normalisation((0.5,) * input_shape[0], (0.25,) * input_shape[0])

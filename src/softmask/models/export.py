@@ -1,4 +1,4 @@
-"""A task of a model for other programs: plain weights with labels, a program of torch, ONNX."""
+"""Exports a task of a model for other programs: plain weights with labels, a torch.export program, ONNX."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONNX_OPSET = 18
 
 
 class OneTask(nn.Module):
-    """From inputs to the probabilities of one task, in standard layers.
+    """A module of standard layers from inputs to the probabilities of one task.
 
     For a task that was learned from images, inputs are pixels from 0 to 1; the normalisation is part of the module.
     """
@@ -64,7 +64,7 @@ def write_export(
     about: dict[str, Any],
     formats: Sequence[str],
 ) -> None:
-    """A new folder with `labels.json` and a file for each format; complete, or not there at all."""
+    """Writes a new folder with `labels.json` and a file for each format, atomically."""
     _require_known(formats)
     if folder.exists():
         raise SoftmaskError(f"{folder} exists already: export to a folder that is new")

@@ -1,8 +1,8 @@
-"""The files of a model. A generation is written beside the last, and a new description then names it.
+"""The files of a model. A new generation is written beside the last one and then named in a new description.
 
     config.json                      network, method, tasks, number of the current generation
     generation-000003.safetensors    weights, importance, one head a task
-    statistics-000003.safetensors    class means and covariance of the features: they tell the task if none is named
+    statistics-000003.safetensors    class means and covariance of the features, to infer the task of an image
     probe-000.safetensors            kept samples of a task with the answers at that time, if asked for
     history.jsonl                    a log for people, one line an event
 
@@ -44,11 +44,11 @@ DTYPES |= {"BOOL": "torch.bool", "C64": "torch.complex64", "U16": "torch.uint16"
 
 
 class ModelFolderError(SoftmaskError):
-    """A folder that is not a model, or a damaged one."""
+    """The folder is not a model, or is damaged."""
 
 
 class ModelFolder:
-    """Reads and replaces the files of one model. Who may write is not its business."""
+    """Reads and replaces the files of one model. The caller does the locking."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,7 +70,7 @@ class ModelFolder:
         return (self.path / "config.json").exists()
 
     def prepare(self) -> None:
-        """An empty folder for a new model; leftovers of one that was killed while it was made do not count."""
+        """Makes an empty folder for a new model; leftovers of a killed process are removed."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self.exists():
             raise ModelFolderError(f"{self.path} holds a model already: open it, or take another folder")
@@ -126,10 +126,8 @@ class ModelFolder:
         expected: Mapping[str, Any],
         statistics: ClassStatistics | None = None,
     ) -> None:
-        """All or nothing: until config.json is replaced, the model is the old one; from then on the new one.
-
-        A generation that cannot be opened again is not committed: it is read back while the old generation is still
-        there, and compared with what it will be compared with then (`expected`).
+        """Atomic: the model is the old one until config.json is replaced, and the new one afterwards. The generation is
+        read back and compared with `expected` before it is committed, while the old generation still exists.
         """
         file = self.generation(config.generation)
         try:
@@ -150,7 +148,7 @@ class ModelFolder:
             warnings.warn(f"{self.path} is saved, but not tidied up: {error}", stacklevel=2)
 
     def describe(self, config: ModelConfig, event: Mapping[str, Any]) -> None:
-        """All or nothing: another description of the same generation."""
+        """Atomically writes another description of the same generation."""
         try:
             parse_config(json.dumps(config.to_dict()), "its new description")
         except DescriptionError as error:
@@ -159,7 +157,7 @@ class ModelFolder:
         self.note(event)
 
     def note(self, event: Mapping[str, Any]) -> None:
-        """For people to read; the model does not depend on it."""
+        """Appends to the log, on which the model does not depend."""
         with open(opened_if_plain(self.history, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
             file.write((json.dumps(event) + "\n").encode())
             file.flush()
@@ -183,7 +181,7 @@ class ModelFolder:
                     raise ModelFolderError(f"{self.path / name} is in the way: {error.strerror}") from None
 
     def remove(self) -> None:
-        """Of a model that was never taught: all its files, and the folder if nothing else is in it."""
+        """Removes a model without tasks: all its files, and the folder if nothing else is in it."""
         for name in os.listdir(self.path):
             if OURS.fullmatch(name) or name in (*LEASE, "config.json", self.history.name):
                 (self.path / name).unlink(missing_ok=True)
@@ -276,7 +274,7 @@ def _compare(file: Path, wanted: Mapping[str, Any], found: Mapping[str, Any]) ->
 
 
 def _require_memory(file: Path, needed: int) -> None:
-    """A description may ask for a network of any size; a sparse file costs nothing to send."""
+    """Guards against descriptions of huge networks: a sparse file costs an attacker nothing."""
     try:
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):

@@ -1,4 +1,4 @@
-"""The gate of a model folder: a task that makes the model forget is not written down."""
+"""The gate of a model folder: a task that makes the model forget is not saved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from softmask.models.learner import Watch
 
 
 class FolderGate:
-    """Measures the kept samples of all earlier tasks after every epoch, and once more on what was learned."""
+    """Measures the kept samples of all earlier tasks after every epoch, and once more on the final weights."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""More data for a known task: its head goes on learning, and grows where there are new classes.
+"""More data for a known task: its head is trained further, and grows if there are new classes.
 
-While it learns, the task has two heads. The old one stays as it is, and its answers to the new images are protected
-like those of any old head. The new one begins with the rows of the old one; those of classes without new images are
-held.
+While it learns, the task has two heads. The old one does not change, and its answers to the new images are protected
+like those of any old head. The new one begins with the rows of the old one; rows of classes without new images are
+frozen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_OFFSETS = 1000
 
 
 def grown_classes(known: Sequence[str], found: Sequence[str]) -> tuple[str, ...]:
-    """Old classes keep their places; new ones follow."""
+    """Old classes keep their positions; new ones are appended."""
     classes = (*known, *(name for name in found if name not in known))
     if len(classes) > MOST_CLASSES:
         raise DataError(f"a task has at most {MOST_CLASSES} classes, not {len(classes)}")
@@ -31,14 +31,14 @@ def grown_classes(known: Sequence[str], found: Sequence[str]) -> tuple[str, ...]
 
 
 class GrowingHead(nn.Linear):
-    """A head of which some rows are held as they were."""
+    """A head with some frozen rows."""
 
     was: Tensor
     was_bias: Tensor
     held: Tensor
 
     def __init__(self, old: nn.Linear, fresh: nn.Linear, held: Tensor) -> None:
-        """`held` says of each class of `fresh` whether its row is held."""
+        """`held` marks the classes of `fresh` whose rows are frozen."""
         super().__init__(fresh.in_features, fresh.out_features)
         with torch.no_grad():
             self.weight.copy_(fresh.weight)
@@ -50,7 +50,7 @@ class GrowingHead(nn.Linear):
         self.register_buffer("held", held, persistent=False)
 
     def rows(self) -> tuple[Tensor, Tensor]:
-        """Weight and bias as they count."""
+        """The effective weight and bias."""
         return torch.where(self.held[:, None], self.was, self.weight), torch.where(self.held, self.was_bias, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class GrowingHead(nn.Linear):
 
 
 def begin_growing(method: Method, place: int, labels: Tensor) -> None:
-    """The last head becomes one that grows from the head at this place."""
+    """Replaces the last head by one that grows from the head at this position."""
     old, fresh = method.heads[place], method.heads[-1]
     assert isinstance(old, nn.Linear)
     assert isinstance(fresh, nn.Linear)
@@ -70,10 +70,12 @@ def begin_growing(method: Method, place: int, labels: Tensor) -> None:
 
 @torch.no_grad()
 def shift_new_classes(head: nn.Module, first: int, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> None:
-    """A head that saw no images of some old classes gives too much to the new ones, from `first` on: their biases move.
+    """Shifts the biases of the new classes, from `first` on: a head that saw no images of some old classes
+    overestimates the new ones.
 
     By the offset with the highest mean of the accuracy on kept samples of the old classes and on validation samples of
-    the new data, both as (logits, labels); of equal ones the middle (Wu et al., CVPR 2019, with the offset alone).
+    the new data, both as (logits, labels); of equally good offsets the middle (Wu et al., CVPR 2019, with the offset
+    alone).
     """
     assert isinstance(head, nn.Linear)
     if first == head.out_features:
@@ -99,7 +101,7 @@ def _sides(logits: Tensor, labels: Tensor, first: int) -> tuple[Tensor, Tensor, 
 
 
 def settled(head: nn.Module) -> nn.Linear:
-    """A plain layer with the rows as they count."""
+    """A plain layer with the effective rows."""
     assert isinstance(head, GrowingHead)
     weight, bias = head.rows()
     plain = nn.Linear(head.in_features, head.out_features).to(weight)
@@ -110,14 +112,14 @@ def settled(head: nn.Module) -> nn.Linear:
 
 
 def in_its_place(state: Mapping[str, Any], place: int, last: int) -> dict[str, Any]:
-    """The state with the last head in the place of the old one."""
+    """The state with the last head in place of the old one."""
     old, new = f"heads.{place}.", f"heads.{last}."
     kept = {name: value for name, value in state.items() if not name.startswith((old, new))}
     return kept | {old + name.removeprefix(new): value for name, value in state.items() if name.startswith(new)}
 
 
 def grown_facts(known: KnownTask, learned: KnownTask) -> KnownTask:
-    """The entry of the task in the description: samples and times of both are added up."""
+    """The entry of the task in the description: samples and times of both trainings are added up."""
     return replace(
         learned,
         samples=known.samples + learned.samples,

@@ -1,4 +1,4 @@
-"""What happened to a model, from its log, and a plot of each task's accuracy over time."""
+"""The history of a model from its log, and a plot of each task's accuracy over time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ PLOTS = (".png", ".svg", ".pdf")
 
 
 def accuracies(folder: ModelFolder, config: ModelConfig, answer: Callable[[Tensor, int], Tensor]) -> dict[str, float]:
-    """Of the tasks with kept samples, now; for samples without labels, the agreement with the answers of then."""
+    """Current accuracies of the tasks with kept samples; for unlabelled samples, the agreement with the earlier
+    answers."""
     if not any(task.probe for task in config.tasks):
         return {}
     return {drift.task: drift.curve[1] for drift in measure_drift(folder, config, answer)}
@@ -38,9 +39,9 @@ class Event:
     task: str
     """Its name today; empty where the event concerns no task."""
     accuracies: Mapping[str, float]
-    """Of tasks, by their names today, right after the event."""
+    """Accuracies right after the event, by the current names of the tasks."""
     facts: Mapping[str, Any]
-    """Everything that the line says."""
+    """The whole line."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +89,12 @@ class History:
 
 
 def _plain(text: str) -> str:
-    """Text in which a dollar sign begins no formula."""
+    """Text with dollar signs escaped, which would begin a formula."""
     return text.replace("$", r"\$")
 
 
 def read_history(file: Path) -> History:
-    """From the log of a folder; lines that are not events are left out."""
+    """Reads the log of a folder; lines that are not events are skipped."""
     events: list[Event] = []
     names: dict[str, str] = {}  # of tasks today, by their names at the time
     for facts in reversed(list(_lines(file))):

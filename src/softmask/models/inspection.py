@@ -19,9 +19,9 @@ from softmask.storage.state_file import write_state
 
 LITTLE_CAPACITY = 0.1
 UNLABELLED = -1
-"""The label of kept samples whose classes nobody told."""
+"""The label of kept samples without known classes."""
 Answer = Callable[[Tensor, int], Tensor]
-"""Probabilities of a task's classes for some inputs."""
+"""A function from inputs to the probabilities of a task's classes."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Drift:
 
     @property
     def curve(self) -> tuple[float, float]:
-        """Accuracy then and now; of samples without labels, the agreement with the answers of then."""
+        """Accuracy when learned and now; for unlabelled samples, the agreement with the answers when learned."""
         if self.accuracy_then is None or self.accuracy_now is None:
             return 1.0, 1.0 - self.changed
         return self.accuracy_then, self.accuracy_now
@@ -48,7 +48,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Tasks, importance by layer, free capacity, size."""
+    """Tasks, importance per layer, free capacity and size of a model."""
 
     path: str
     network: str
@@ -61,7 +61,7 @@ class Inspection:
     """Mean by layer; empty for a method without a soft mask."""
     free_capacity: float | None
     blocked: float | None
-    """Share of parameters that cannot change at all."""
+    """Share of parameters with importance exactly 1."""
     drift: Sequence[Drift] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def capacity_warning(tasks: Sequence[KnownTask]) -> str | None:
     free = [task.free_capacity for task in tasks if task.free_capacity is not None]
     if not free:
         return None
-    # The next task may leave the same share of what it finds as the last one did.
+    # The next task may leave the same share of the free capacity as the last one did.
     expected = free[-1] ** 2 / free[-2] if len(free) > 1 and free[-2] else free[-1]
     if min(free[-1], expected) >= LITTLE_CAPACITY:
         return None
@@ -90,7 +90,7 @@ Kept = tuple[Tensor, Tensor, Tensor]
 def keep_probe(
     folder: ModelFolder, number: int, answer: Answer, task: Task, place: int, count: int, earlier: Kept | None = None
 ) -> int:
-    """Keeps up to `count` validation samples with the answers of today, after earlier ones; returns how many."""
+    """Keeps up to `count` validation samples with the current answers, after earlier ones; returns how many."""
     rows = torch.linspace(0, task.val.count - 1, min(count, task.val.count)).round().to(torch.int64)
     inputs, labels = task.val.images[rows], task.val.labels[rows]
     kept: Kept = (inputs, labels, answer(inputs, place) if count else torch.empty(0, task.classes))
@@ -101,7 +101,7 @@ def keep_probe(
 
 
 def write_probe(folder: ModelFolder, number: int, inputs: Tensor, labels: Tensor, answers: Tensor) -> int:
-    """Keeps these samples with the answers of today; returns how many."""
+    """Keeps these samples with the current answers; returns how many."""
     write_state(folder.probe(number), {"inputs": inputs, "labels": labels, "answers": answers.clone()})
     return len(labels)
 
@@ -131,7 +131,7 @@ def measure_drift(folder: ModelFolder, config: ModelConfig, answer: Answer) -> l
 
 
 def read_probe(folder: ModelFolder, config: ModelConfig, index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs, labels and the answers of then."""
+    """Inputs, labels and the answers when they were kept."""
     task, file = config.tasks[index], folder.probe(config.numbers[index])
     failure: ModelFolderError | None = None
     for kind in (torch.uint8, torch.float32):

@@ -38,15 +38,15 @@ from softmask.models.networks import BUILT_IN, Network, check_trusted, make_back
 Watch = Callable[[Task, Fit], None]
 # Methods whose state does not depend on the number of tasks, and that take the backbone as it is.
 OPEN_ENDED = ("lwf", "spg-plus", "spg", "spg-no-chi", "spg-no-smh", "spg-hard", "spg-fi", "ewc", "ewc-gi", "si", "ncl")
-# SI measures importance while it trains, NCL not at all: neither can protect a model that was trained elsewhere.
+# SI measures importance during training, NCL not at all: neither can protect an adopted model.
 CAN_ADOPT = tuple(name for name in OPEN_ENDED if name not in ("si", "ncl"))
-# Learned by AdamW and without dropout unless told otherwise. The others are trained as in their papers, whose
-# hyperparameters fit plain SGD and dropout.
+# By default trained with AdamW and without dropout. The others are trained as in their papers, whose hyperparameters
+# are for plain SGD and dropout.
 BY_ADAMW = ("lwf", "ncl")
-# Keep the features of a network that is pretrained, from the first task on.
+# These distil the features of a pretrained network from the first task on.
 KEEP_FEATURES = ("lwf", "spg-plus")
-# Of new folders. On three tasks of photographs, strength 1 kept 0.8 points more of the first task on one of two seeds,
-# and cost the new tasks 0.6 and 1.7 points.
+# Default of new folders. On three tasks of photographs, strength 1 kept 0.8 points more of the first task on one of two
+# seeds, and cost the new tasks 0.6 and 1.7 points.
 OWN_SETTINGS: Mapping[str, Mapping[str, Any]] = {"lwf": {"strength": 0.5}}
 
 
@@ -56,7 +56,7 @@ def new_settings(method: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class LearnerError(ConfigError):
-    """Settings that a method cannot have."""
+    """The settings are not valid for the method."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class OpenScenario(Scenario):
 
 @dataclass(frozen=True)
 class Learned:
-    """A learner that knows one more task, the task, and its entry in the description."""
+    """A learner with one more task, the task, and its entry in the description."""
 
     method: Method
     task: Task
     facts: KnownTask
     place: int
-    """Of the task among all that the method knows."""
+    """Position of the task among all tasks of the method."""
     statistics: ClassStatistics | None
     """None where earlier tasks have none."""
 
@@ -126,7 +126,7 @@ def learn_task(
     watch: Watch | None = None,
     more: int | None = None,
 ) -> Learned:
-    """The learner with this state and one more head learns one more task, or `more` about the one at that place."""
+    """Learns one more task with this state and one more head, or `more` data of the task at that position."""
     start, journal = time.monotonic(), _InMemory()
     method = make_method(config, network, (*config.classes, task.classes))
     method.load_state_dict({**method.state_dict(), **state})
@@ -145,7 +145,7 @@ def learn_task(
 
 
 def _grown(config: ModelConfig, network: Network, method: Method, place: int, task: Task) -> Method:
-    """The learner with the new head in the place of the old one."""
+    """The learner with the new head in place of the old one."""
     method.heads[task.id] = settled(method.heads[task.id])
     classes = (*config.classes[:place], task.classes, *config.classes[place + 1 :])
     whole = make_method(config, network, classes)
@@ -156,7 +156,7 @@ def _grown(config: ModelConfig, network: Network, method: Method, place: int, ta
 def adopt_alone(
     config: ModelConfig, network: Network, backbone: nn.Module, head: nn.Module, name: str, classes: Sequence[str]
 ) -> tuple[Method, KnownTask]:
-    """A learner with these weights, of whose task no data are at hand, and the task's entry in the description."""
+    """A learner with these weights and no data of its task, and the task's entry in the description."""
     if config.method != "lwf":
         raise LearnerError(f"{config.method} needs a labelled sample of what the model has learned; lwf does not")
     method = _with_weights(config, network, backbone, head, len(classes))
@@ -170,7 +170,7 @@ def with_task(
 ) -> ClassStatistics | None:
     """The class statistics with those of a task that was learned just now.
 
-    After `more` about the task at that place, classes without new images keep their means.
+    After `more` data of a task, classes without new images keep their means.
     """
     if statistics is None:
         return None
@@ -188,7 +188,8 @@ def with_task(
 
 
 def new_statistics(config: ModelConfig) -> ClassStatistics | None:
-    """Of a model without tasks. One that has learned some, without statistics, cannot get them: the images are gone."""
+    """Statistics of a model without tasks. A model with tasks but without statistics cannot get them, since the images
+    are gone."""
     return None if config.tasks else ClassStatistics()
 
 
@@ -203,7 +204,7 @@ def load_statistics(folder: ModelFolder, config: ModelConfig, method: Method) ->
 def adopt_task(
     config: ModelConfig, network: Network, backbone: nn.Module, head: nn.Module, task: Task, classes: Sequence[str]
 ) -> Learned:
-    """A learner with these weights that protects what the samples of the task show to be important."""
+    """A learner with these weights, with importance measured on the samples of the task."""
     if config.method not in CAN_ADOPT:
         raise LearnerError(
             f"{config.method} cannot measure the importance of a trained model; use one of {', '.join(CAN_ADOPT)}"
@@ -309,7 +310,7 @@ def expected_state(config: ModelConfig, network: Network) -> dict[str, Any]:
 
 
 def without_head(config: ModelConfig, network: Network, state: Mapping[str, Any], place: int) -> Method:
-    """The learner of the tasks that are left, with the state of one that had a head more."""
+    """The learner of the remaining tasks, from the state of one with one more head."""
     kept: dict[str, Any] = {}
     for name, value in state.items():
         section, _, rest = name.partition(".")
@@ -325,7 +326,7 @@ def without_head(config: ModelConfig, network: Network, state: Mapping[str, Any]
 
 
 def load_method(folder: ModelFolder, config: ModelConfig, given: Network | None) -> Method:
-    """The learner with the state of its folder, whose header is compared with the network before it is read."""
+    """The learner with the state of its folder; the file's header is compared with the network before it is read."""
     check_trusted(config.network, given)
     network = config.network if given is None else given
     try:

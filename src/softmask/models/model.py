@@ -81,7 +81,7 @@ class Prediction:
 
 
 class ContinualModel:
-    """A model in a folder. Every `learn` adds a task, completely or not at all; old data are not needed.
+    """A model in a folder. Every `learn` adds a task atomically; old data are not needed.
 
     model = ContinualModel.create("pets-model", network="alexnet", input_shape=(3, 32, 32))
     model.learn("cats-vs-dogs", "photos/cats-vs-dogs")
@@ -178,15 +178,15 @@ class ContinualModel:
         std: Sequence[float] | None = None,
         device: str = "cpu",
     ) -> ContinualModel:
-        """Take a model that was trained elsewhere, and protect it from then on.
+        """Adopt a trained model, and protect it from then on.
 
-        The model alone is enough for the method `lwf`. With `inputs`, without labels, the folder keeps what the model
-        answers to them, so that later tasks can be measured and refused (`retain`); with a labelled `sample` its
-        accuracy is known, and other methods measure importance on it.
+        The method `lwf` needs no data. With `inputs`, without labels, the folder stores the model's answers to them, so
+        that forgetting can be measured and refused later (`retain`); with a labelled `sample` its accuracy is known,
+        and other methods measure importance on it.
 
         `network` makes a module like `backbone`, for when the folder is opened again; `head` is the linear layer that
-        follows the backbone, and `classes` names its outputs: the sample may lack some of them. Images in bytes are
-        normalised with `mean` and `std` (see `create`), which must be those that the model was trained with.
+        follows the backbone, and `classes` names its outputs: the sample need not contain all of them. Images in bytes
+        are normalised with `mean` and `std` (see `create`), which must be those that the model was trained with.
         """
         where = find_device(device)
         fields = {"input_shape": input_shape, "width": width, "seed": seed, "mean": mean, "std": std}
@@ -242,7 +242,7 @@ class ContinualModel:
         strict: bool = False,
         watch: Watch | None = None,
     ) -> KnownTask:
-        """Learn one more task, and keep what was learned before.
+        """Learn one more task while protecting the earlier ones.
 
         `train` is a folder of class folders, a dataset of `(x, y)` pairs or a pair of tensors; `val` alike, or a tenth
         of the training samples. `training` names the fields that are to differ from the defaults of the folder, as in
@@ -275,7 +275,7 @@ class ContinualModel:
                 )
             place = self._position(name) if more else None
             gate = None if retain is None else FolderGate(retain, self._folder, self.config, self._answers, watch)
-            usual_training(self.config, training)  # a mistake is told before images are read
+            usual_training(self.config, training)  # raises errors before images are read
             self._folder.tidy(self.config)
             data = self._read(name, train, val, classes, place, strict)
             wanted = usual_training(self.config, training, data[0])
@@ -376,7 +376,7 @@ class ContinualModel:
         return replace(facts, number=None if number == learned.place else number)
 
     def keep_probe(self, task: str, inputs: Source) -> None:
-        """Keep inputs of a task without labels, and what the model answers to them now, for later gates.
+        """Keep unlabelled inputs of a task with the model's current answers, for later gates.
 
         For tasks that were learned without `probe`. A probe that a task has already is not replaced.
         """
@@ -399,10 +399,11 @@ class ContinualModel:
             self._describe(lease, tasks, _event("probe", task=task, samples=len(kept)))
 
     def export(self, path: str | Path, task: str, formats: Sequence[str] = ("safetensors",)) -> None:
-        """Write one task to a new folder, for programs that know nothing of `softmask`.
+        """Write one task to a new folder, for programs that do not use `softmask`.
 
-        `labels.json` tells the classes, the shape and the normalisation. Formats: `safetensors` (weights by the names
-        of the modules), `torch` (a program for `torch.export.load`) and `onnx`. The two programs give probabilities
+        `labels.json` contains the classes, the shape and the normalisation. Formats: `safetensors` (weights by the
+        names of the modules), `torch` (a program for `torch.export.load`) and `onnx`. The two programs give
+        probabilities
         for batches of any size; for a task that was learned from images they take pixels from 0 to 1 and normalise
         them.
         """
@@ -421,7 +422,7 @@ class ContinualModel:
         write_export(Path(path), method.backbone, method.heads[place], normalise, about, formats)
 
     def rename(self, task: str, name: str) -> None:
-        """Give a task another name."""
+        """Rename a task."""
         _checked_name(name)
         with Lease(self.path) as lease:
             self.refresh()
@@ -433,7 +434,7 @@ class ContinualModel:
             self._describe(lease, tasks, _event("renamed", task=task, name=name))
 
     def remove(self, task: str) -> None:
-        """Forget a task on purpose: its head and its kept samples. The backbone stays as it is."""
+        """Remove a task: its head and its kept samples. The backbone does not change."""
         with Lease(self.path) as lease:
             self.refresh()
             place = self._position(task)
@@ -493,7 +494,7 @@ class ContinualModel:
         return found
 
     def _found(self, names: Sequence[str], part: Tensor, asked: Sequence[int]) -> list[Prediction]:
-        """Answers by the head of the task that each input seems to belong to."""
+        """Answers by the head of the task that is inferred for each input."""
         assert self._statistics is not None
         normalise = normalise_bytes(part, self.config.normalise)
         x = part.to(self._device)
@@ -520,7 +521,7 @@ class ContinualModel:
         return task
 
     def _learned_from(self, kind: str) -> list[int]:
-        """The tasks that can answer about such inputs; all of them if there is none, so that the error tells why."""
+        """The tasks that can answer about such inputs; all of them if there is none, so that the error explains why."""
         learned = [index for index, known in enumerate(self.config.tasks) if known.inputs in ("", kind)]
         return learned or list(range(len(self.tasks)))
 
@@ -536,7 +537,8 @@ class ContinualModel:
         return self._answers(self._method, inputs, task)
 
     def inspect(self, probe: bool = False) -> Inspection:
-        """Tasks, importance by layer, free capacity, size; with `probe`, how the answers to kept samples changed."""
+        """Tasks, importance per layer, free capacity and size; with `probe`, the change of the answers to kept
+        samples."""
         mask = mask_of(self._method)
         return Inspection(
             path=str(self.path),
@@ -553,7 +555,7 @@ class ContinualModel:
         )
 
     def history(self) -> History:
-        """What happened to the model, and the accuracy of each task after every event that changed its weights."""
+        """The events of the model, and the accuracy of each task after every event that changed the weights."""
         return read_history(self._folder.history)
 
     def _answers(self, method: Method, inputs: Tensor, task: int) -> Tensor:
@@ -573,7 +575,7 @@ class ContinualModel:
         return Prediction(item, known.name, best, shares[best], shares)
 
     def refresh(self) -> None:
-        """Take over what another process has taught the model since it was opened."""
+        """Load the tasks that another process has added since the model was opened."""
         config = self._folder.read_config()
         if config != self.config:
             self.config, self._method = config, load_method(self._folder, config, self._network).to(self._device)

@@ -1,6 +1,5 @@
-"""The networks that a model may have: four by name, those of timm, transformers' from a folder, any function.
-
-Nothing is downloaded: weights come from files that are there.
+"""The networks of a model: four built-in ones, those of timm, transformers models from a folder, and any function.
+Nothing is downloaded: weights come from local files.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from softmask.learning.backbones import TIMM, NetworkError, called, from_timm, i
 from softmask.learning.networks import Backbone, alexnet, mlp, resnet18, vit_tiny
 
 Network = str | Callable[[], nn.Module]
-"""A name, `module:function`, or the function itself, which without arguments gives a module from inputs to features."""
+"""A name, `module:function`, or the function itself, which returns a module from inputs to features when called without
+arguments."""
 
 
 def _alexnet(shape: tuple[int, ...], width: float, dropout: bool) -> nn.Module:
@@ -39,11 +39,11 @@ BUILT_IN: dict[str, Callable[[tuple[int, ...], float, bool], nn.Module]] = {
 
 TRANSFORMERS = "transformers:"
 OF_TIMM = re.compile(r"timm:[a-z0-9_]{1,100}")
-"""A name in timm's own list: no address from which it would fetch anything."""
+"""A name in timm's own list; not an address to download from."""
 
 
 def is_trusted(name: str) -> bool:
-    """Whether a folder may name it: it runs nothing but code that is installed on purpose."""
+    """Whether a folder may name it: only code that was installed deliberately is run."""
     return name in BUILT_IN or bool(OF_TIMM.fullmatch(name))
 
 
@@ -63,7 +63,7 @@ def name_of(network: Network) -> str:
 
 
 def check_trusted(named: str, given: Network | None) -> None:
-    """A custom network runs only if the caller names it: a foreign folder must not choose what is imported."""
+    """A custom network runs only if the caller names it: a foreign folder must not decide what is imported."""
     if is_trusted(named):
         if given is not None and name_of(given) != named:
             raise NetworkError(f"the model's network is {named}, not {name_of(given)}")
@@ -78,7 +78,7 @@ def make_backbone(
 ) -> Backbone:
     """A module with `widths`, the last of which is that of its features. A custom network has its own dropout.
 
-    Batch normalisation follows the data of the first task and stays as that left it (`frozen_statistics`).
+    The statistics of batch normalisation are frozen after the first task (`frozen_statistics`).
     """
     name = name_of(network)
     backbone = _made(network, name, shape, width, dropout)
@@ -128,7 +128,7 @@ class OfTransformers(nn.Module):
 
 
 def load_weights(backbone: nn.Module, source: Path, network: Network) -> None:
-    """Those of a state file (safetensors, or torch's own without code), or of a folder of transformers."""
+    """The weights in a state file (safetensors, or torch's format without code), or in a folder of transformers."""
     if source.is_dir():
         if not isinstance(backbone, OfTransformers):
             raise NetworkError(f"{source} is a folder: weights of {name_of(network)} are in a file")

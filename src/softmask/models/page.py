@@ -1,4 +1,4 @@
-"""A model as one HTML page that needs nothing else: tasks, kept samples, history, importance."""
+"""A model as one self-contained HTML page: tasks, kept samples, history, importance."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]
 
 
 def _plot(history: History) -> str:
-    """As an image, so that no name of a task becomes a part of the page."""
+    """As an image, so that names of tasks cannot inject anything into the page."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "history.svg"
         history.draw(file)

@@ -1,4 +1,4 @@
-"""How a model folder trains unless it is told otherwise."""
+"""The default training of a model folder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from softmask.models.description import ModelConfig
 
 Changes = Training | Mapping[str, Any]
 """The fields of `Training` that are to differ from the defaults of the folder."""
-# Stops by itself when the validation loss no longer falls; shuffles every epoch, since a task may be small.
+# Stops early when the validation loss no longer falls; shuffles every epoch, since a task may be small.
 SGD = Training(lr=0.05, lr_min=1e-3, patience=4, epochs=100, batch=32, shuffle=True)
-# The rate falls smoothly over a fixed number of epochs: how long a task takes is known beforehand.
+# The rate falls smoothly over a fixed number of epochs, so the duration of a task is known beforehand.
 ADAMW = Training(
     lr=1e-3,
     lr_min=1e-5,
@@ -30,7 +30,7 @@ ADAMW = Training(
 )
 USUAL = {"sgd": SGD, "adamw": ADAMW}
 LEAST_STEPS, MOST_EPOCHS = 500, 200
-"""AdamW takes at least so many steps where a task is small, but no more epochs than this."""
+"""On small tasks AdamW takes at least this many steps, but no more than this many epochs."""
 # Later tasks start from trained weights. With SPG on three tasks of photographs, the second task at the learning rate
 # of the first cost the first task 30 points; at a fifth of it 12, and the new task lost less than that. Where
 # answers are kept, half the rate kept no more (one seed).
@@ -40,7 +40,7 @@ LATER_RATE = {"sgd": SGD.lr / 5, "adamw": ADAMW.lr}
 def usual_training(config: ModelConfig, changes: Changes | None = None, train: Labelled | None = None) -> Training:
     """The defaults for the next task of a folder with these changes, checked; without `train`, before data are read.
 
-    A change of the optimizer brings that optimizer's defaults along.
+    If the optimizer is changed, its defaults are used.
     """
     wanted = _named(changes)
     # An unknown optimizer is refused below.
@@ -59,7 +59,7 @@ def usual_training(config: ModelConfig, changes: Changes | None = None, train: L
 
 
 def _epochs(training: Training, samples: int) -> int:
-    """More of them where a task is small."""
+    """More epochs for a small task."""
     steps = math.ceil(samples / training.batch)
     return max(training.epochs, min(math.ceil(LEAST_STEPS / steps), MOST_EPOCHS))
 
@@ -71,7 +71,7 @@ def _augment(config: ModelConfig, train: Labelled) -> str:
 
 
 def _named(changes: Changes | None) -> dict[str, Any]:
-    """Of a `Training`, the fields that were passed when it was made."""
+    """The fields of a `Training` that were passed when it was created."""
     if isinstance(changes, Training):
         return {name: getattr(changes, name) for name in changes.given}
     return dict(changes or {})

@@ -1,4 +1,4 @@
-"""Soft-masking in an Avalanche strategy (install `avalanche-lib` beside a torchvision that fits your torch).
+"""Soft-masking in an Avalanche strategy (install `avalanche-lib` and a torchvision that matches your torch).
 
     plugin = SoftMaskPlugin(SoftMask(model.features))
     strategy = Naive(model=model, optimizer=optimizer, criterion=criterion, plugins=[plugin])

@@ -1,4 +1,4 @@
-"""The heads of earlier tasks, which a callback keeps for cross-head importance (eq. 2)."""
+"""Copies of the heads of earlier tasks, for cross-head importance (eq. 2)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KeptHeads:
         return [head.state_dict() for head in self.modules] if self._loaded is None else self._loaded
 
     def load(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Replaces all heads, also by none; they are built as soon as there is a model."""
+        """Replaces all heads (possibly by none); they are built when a model is available."""
         self._loaded = list(states)
 
     def rebuild(self, model: nn.Module) -> None:
@@ -58,7 +58,7 @@ class KeptHeads:
 
     @contextmanager
     def in_place(self, model: nn.Module, head: nn.Module) -> Iterator[None]:
-        """Puts an old head in place of the current one."""
+        """Replaces the current head by an old one."""
         current = self.current(model)
         owner, _, last = self.name.rpartition(".")
         setattr(model.get_submodule(owner), last, head)

@@ -5,7 +5,7 @@ for loader in tasks:
     module.head = torch.nn.Linear(...)                         # a new head for each task
     Trainer(max_epochs=5, callbacks=[callback]).fit(module, loader)
 
-`GuardCallback(protect(module.backbone), head="head")` does so for a guard, whose terms the module adds to its loss.
+`GuardCallback(protect(module.backbone), head="head")` does the same for `protect`, whose loss the module must add.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class SoftMaskCallback(Callback):
 
 
 class GuardCallback(Callback):
-    """Protects what a guard of `protect` knows while a Trainer fits; when fitting ends, the new task is known, too.
+    """Attaches a guard of `protect` while a Trainer fits; when fitting ends, the new task is protected, too.
 
-    The guard's terms of the loss belong into the module's `training_step`: `loss + guard(x, features)`. `head` names
-    the head inside the module, for guards that need one. Lightning's checkpoints contain the state of the guard.
+    Add the guard's loss in the module's `training_step`: `loss + guard(x, features)`. `head` names the head inside the
+    module, for guards that need one. Lightning's checkpoints contain the state of the guard.
     """
 
     def __init__(self, guard: Guard, head: str | None = "head") -> None:
@@ -118,7 +118,7 @@ class GuardCallback(Callback):
 class _OnDevice:
     """The training batches as the Trainer passes them to the module; can be iterated again.
 
-    As many as an epoch has; of a stream, which may be endless, as many as there were steps.
+    One epoch; for a stream, which may be endless, as many batches as there were steps.
     """
 
     def __init__(self, trainer: Trainer, module: LightningModule) -> None:

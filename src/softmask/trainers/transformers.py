@@ -6,7 +6,7 @@ for dataset in tasks:
     Trainer(model, args, train_dataset=dataset, callbacks=[callback]).train()
 torch.save(callback.state_dict(), "softmask.pt")               # to continue with the next task in another process
 
-`GuardCallback(protect(model.bert), head="classifier")` does so for a guard, in a Trainer whose loss has its terms.
+`GuardCallback(protect(model.bert), head="classifier")` does the same for `protect`, whose loss the Trainer must add.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FILE = "softmask.pt"
 
 
 class _InCheckpoints(TrainerCallback):
-    """What a callback knows is a part of every checkpoint that the Trainer writes."""
+    """Saves the callback's state in every checkpoint that the Trainer writes."""
 
     file = FILE
     _loaded = False
@@ -48,14 +48,14 @@ class _InCheckpoints(TrainerCallback):
         return False
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Adds to the checkpoint that the Trainer has just written."""
+        """Adds the state to the checkpoint that the Trainer has just written."""
         folder = _checkpoint(args, state)
         if state.is_world_process_zero and folder.is_dir():
             torch.save(self.state_dict(), folder / f"{self.file}.tmp")
             os.replace(folder / f"{self.file}.tmp", folder / self.file)
 
     def _restore(self, args: TrainingArguments, state: TrainerState) -> None:
-        """From the checkpoint that the Trainer resumes from; without it the old tasks would be unprotected."""
+        """Loads the state from the Trainer's checkpoint; without it the old tasks would be unprotected."""
         given = args.resume_from_checkpoint
         folders = [Path(given)] if isinstance(given, str) and Path(given).is_dir() else []
         files = [folder / self.file for folder in (*folders, _checkpoint(args, state))]
@@ -69,11 +69,11 @@ class _InCheckpoints(TrainerCallback):
 
 
 class GuardCallback(_InCheckpoints):
-    """Protects what a guard of `protect` knows while a Trainer trains; when training ends, the new task is known, too.
+    """Attaches a guard of `protect` while a Trainer trains; when training ends, the new task is protected, too.
 
-    The guard's terms of the loss belong into the Trainer's `compute_loss`: `loss + guard(inputs, output)`. `head` names
-    the head inside the model, for guards that need one. The Trainer's checkpoints hold the state of the guard, and
-    resuming from one restores it. In another process load `state_dict()` before the next task.
+    Add the guard's loss in the Trainer's `compute_loss`: `loss + guard(inputs, output)`. `head` names the head inside
+    the model, for guards that need one. The Trainer's checkpoints hold the state of the guard, and resuming from one
+    restores it. In another process load `state_dict()` before the next task.
     """
 
     file = "softmask-guard.pt"
@@ -118,8 +118,9 @@ class SoftMaskCallback(_InCheckpoints):
     Use one callback for all tasks: it keeps a copy of each task's head (`heads`), which cross-head importance needs and
     with which old tasks are evaluated. The Trainer's checkpoints hold importance and heads of the earlier tasks, and
     resuming from one restores them. Save `state_dict()` after each task, and load it into the callback of another
-    process before the next task. `head` names the head inside the model. `batches` limits the batches that importance
-    is measured on: by default one epoch, of a stream as many as were trained on. Dropout is on, as in training.
+    process before the next task. `head` names the head inside the model. `batches` limits the batches on which
+    importance is measured: by default one epoch; for a stream, as many as were trained on. Dropout is on, as in
+    training.
     """
 
     def __init__(
