@@ -1,4 +1,4 @@
-"""The Python door of the experiments: run a method, a grid or a search, and load stored runs as a DataFrame."""
+"""The Python interface of the experiments: run a method, a grid or a search, and load stored runs as a DataFrame."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RunResult:
 
     @property
     def accuracy_without_id(self) -> float | None:
-        """`ACC (no id)`: as `accuracy`, the task not told. None for a run of an earlier release."""
+        """`ACC (no id)`: as `accuracy`, but without the task id. None for a run of an earlier release."""
         return run_without_id(self.run)
 
     @property
@@ -100,7 +100,7 @@ def run(
     """Runs a method on a sequence, given by its name or as an object, or loads the run if it is finished.
 
     `tasks` uses only the first N tasks; `set` changes fields, as in `{"epochs": 3, "network.width": 0.5}`. `network` is
-    the backbone: a name as after `--network`, or a function at the top of a module that makes it.
+    the backbone: a name as for `--network`, or a function at the top level of a module that builds it.
     """
     config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=_changes(set, network))
     kept = Store(store)
@@ -118,7 +118,7 @@ def run(
 
 
 def _changes(set: Mapping[str, Any] | None, network: Network | None) -> dict[str, Any]:
-    """With the network; code that is named here may be run."""
+    """The changes with the network. Naming a function here is permission to run it."""
     changes = dict(set or {})
     if network is not None:
         changes["network.name"] = network if isinstance(network, str) else name_of_function(network)
@@ -142,10 +142,9 @@ def grid(
     jobs: int = 1,
     retry_failed: bool = False,
 ) -> pd.DataFrame:
-    """Runs every method on every sequence with every seed; one row a run, as `load_runs` gives them.
-
-    Sequences are given by their names. Runs that fail are left out with a warning. With `jobs` above 1, call it under
-    `if __name__ == "__main__":`, since each process imports the script.
+    """Runs every method on every sequence with every seed; returns one row per run, as `load_runs` does. Sequences are
+    given by their names. Runs that fail are left out with a warning. With `jobs` above 1, call it under `if __name__ ==
+    "__main__":`, since each process imports the script.
     """
     changes = _changes(set, network)
     wanted, kept = Grid.of(methods, sequences, seeds, preset=preset, tasks=tasks, changes=changes), Store(store)
@@ -165,12 +164,12 @@ class SearchResult:
 
     search: Search
     settings: dict[str, Any]
-    """The best trial's values, as `run(..., set=...)` takes them."""
+    """The best trial's values, in the form that `run(..., set=...)` accepts."""
     value: float
     """Mean validation accuracy of the best trial, in percent."""
 
     def trials(self) -> pd.DataFrame:
-        """One row a trial."""
+        """One row per trial."""
         return pd.DataFrame([{**vars(trial), **trial.found} for trial in self.search.trials()]).drop(columns="found")
 
 
@@ -216,9 +215,9 @@ def search(
 def load_runs(store: Place = STORE) -> pd.DataFrame:
     """All readable runs of a store, one row each; folders that are left out are named in a warning.
 
-    Accuracies are in percent, in `ACC (no id)` with the task not told; `time` in seconds, `memory` in MiB. FWT needs a
+    Accuracies are in percent, `ACC (no id)` is without the task id; `time` is in seconds, `memory` in MiB. FWT needs a
     run of ONE with the same seeds, network
-    and training. A run that is not finished has its status and no measures.
+    and training. An unfinished run has a status but no measures.
     """
     runs = []
     for found in Store(store).look():

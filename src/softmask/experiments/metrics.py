@@ -1,4 +1,4 @@
-"""Accuracy, forward and backward transfer: functions of an accuracy matrix, exactly as the paper defines them.
+"""Accuracy, forward and backward transfer as functions of an accuracy matrix, as the paper defines them.
 
 `matrix[i][j]` is the accuracy on task j, in percent, after task i was learned (i >= j); T is the number of tasks.
 """
@@ -44,7 +44,8 @@ def forward_transfer(matrix: Matrix, alone: Mapping[int, float]) -> float | None
 
 
 def backward_transfer(matrix: Matrix) -> float | None:
-    """Gain of earlier tasks from later ones; below zero it is forgetting. None for a single task or joint training."""
+    """Gain of earlier tasks from later ones; negative values are forgetting. None for a single task or joint
+    training."""
     tasks = sorted(matrix[max(matrix)])
     earlier = tasks[:-1]
     if not earlier or any(task not in matrix for task in earlier):

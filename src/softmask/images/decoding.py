@@ -1,5 +1,5 @@
 """From image files to arrays of bytes, and the layout of a folder of images: a folder for each class, perhaps inside
-`train`, `val` and `test`. Nothing that a file says about itself is trusted.
+`train`, `val` and `test`. No metadata of a file is trusted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 
     formats: Collection[str]
     turn_upright: bool
-    """Whether to follow the orientation in EXIF data. Research datasets are used as stored, as everybody does."""
+    """Whether to apply the orientation in EXIF data. Research datasets are used as stored, as is usual."""
 
 
 JPEG = Kind(("JPEG",), turn_upright=False)
@@ -64,9 +64,8 @@ def decode(content: bytes, where: str, kind: Kind, size: tuple[int, int] = (SIDE
 def decode_all(
     names: Iterable[T], read: Callable[[T], tuple[str, bytes]], target: ArrayFile, kind: Kind, problems: Problems
 ) -> None:
-    """Adds each image to the array. `read` gives what messages call it, and its content.
-
-    Goes on after a damaged one, so that all of them are named; the array is of no use then.
+    """Adds each image to the array. `read` returns its name for messages, and its content. Continues after a damaged
+    image, so that all of them are reported; the array is then invalid.
     """
     block: list[npt.NDArray[np.uint8]] = []
     for name in names:

@@ -19,7 +19,7 @@ COLOUR = Normalisation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
 def content_id(content: bytes) -> int:
-    """An id from the content of an image: another image in its place has another id."""
+    """An id from the content of an image."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") >> 1
 
 

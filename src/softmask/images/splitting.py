@@ -20,7 +20,7 @@ T = TypeVar("T")
 Rows = Mapping[int, Sequence[int]]
 """Rows of each class."""
 
-# Of images without a test set: enough to measure accuracy, few enough to leave most of them for training.
+# Held out of images without a test set: enough to measure accuracy, few enough to leave most images for training.
 TEST_SHARE, VALIDATION_SHARE = 0.2, 0.1
 
 

@@ -25,7 +25,7 @@ LOCK_PAUSES = (0.02, 0.1, 0.3)  # seconds between attempts to lock: `held` locks
 
 
 class FolderBusyError(SoftmaskError):
-    """Another process writes to the folder."""
+    """Another process is writing to the folder."""
 
 
 class Lease:

@@ -1,4 +1,4 @@
-"""Opening files of other people: regular ones, and members of tar.gz and zip archives without unpacking to disk.
+"""Opening untrusted files: regular files, and members of tar.gz and zip archives without unpacking to disk.
 
 A pipe would be waited for and a device never ends: neither is read. An archive may be damaged or hostile: links,
 devices and paths that lead out of it are refused, and so is anything that unpacks to more than is expected.

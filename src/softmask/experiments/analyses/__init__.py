@@ -1,4 +1,4 @@
-"""From stored runs to tables, by the name of the analysis; nothing is drawn here."""
+"""Analyses: functions from stored runs to tables, by name."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _ALL = (
     Analysis(
         "transfer-curve", accuracy.transfer_curve, "forward transfer of each task, and its slope", "figures 3 and 5"
     ),
-    Analysis("without-id", accuracy.without_id, "accuracy when the task is not told, by each rule"),
+    Analysis("without-id", accuracy.without_id, "accuracy without a task id, by each rule"),
     Analysis("matrix", accuracy.accuracy_matrix, "accuracy on each task after each task"),
     Analysis("pruning", pruning.pruning, "accuracy on the first task after pruning by importance", "table 6"),
     Analysis(

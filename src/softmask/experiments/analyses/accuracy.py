@@ -35,7 +35,7 @@ References = Mapping[str, Mapping[str, float]]
 TEST_IMAGES = 100
 """Assumed size of a task's test set where the paper does not give it."""
 ALLOWED = ("old data kept", "grows with tasks", "other data")
-"""Columns that say what a method may use."""
+"""Columns with the data and memory that a method uses."""
 
 
 def accuracy(runs: Iterable[StoredRun], published: Published = PAPER) -> Table:
@@ -74,7 +74,7 @@ def accuracy(runs: Iterable[StoredRun], published: Published = PAPER) -> Table:
 
 
 def _standing(group: Group) -> tuple[bool, bool]:
-    """References stand with those that use no more data, whatever they use."""
+    """References are listed with methods that use no additional data."""
     return (False, False) if group.title in UNRANKED else group.extra_data
 
 
@@ -94,7 +94,7 @@ def run_without_id(run: StoredRun) -> float | None:
 
 
 def _rank(groups: Sequence[Group], rows: Sequence[list[Cell]]) -> None:
-    """Best and second best ACC among continual learners of one kind that may use the same."""
+    """Best and second best ACC among comparable continual learners."""
     kinds: dict[object, list[list[Cell]]] = {}
     for group, row in zip(groups, rows, strict=True):
         if group.title not in UNRANKED:
@@ -189,7 +189,7 @@ def is_at_chance(group: Group, value: Value) -> bool:
 
 
 def with_chance_note(group: Group, value: Value | None) -> Value | None:
-    """An accuracy that is not above chance says so."""
+    """Marks an accuracy that is not above chance."""
     if value is None or not is_at_chance(group, value):
         return value
     note = f"Not above chance ({chance(group):.1f} %) by more than noise."
@@ -259,7 +259,7 @@ RULES = {
 
 
 def without_id(runs: Iterable[StoredRun]) -> Table:
-    """Accuracy when the task is not told, by each rule, after the last task."""
+    """Accuracy without a task id, by each rule, after the last task."""
     groups = [group for group in gathered(runs).groups if any(run.without_id() for run in group.runs)]
     rows: list[Row] = []
     for group in groups:

@@ -54,7 +54,7 @@ class Group:
 
     @cached_property
     def training(self) -> str:
-        """And the network, unless it is that of the paper: runs on different networks are never compared."""
+        """The training and, unless it is the paper's, the network: runs on different networks are never compared."""
         return " on ".join(filter(None, [training_name(self.config.training), network_label(self.config)]))
 
     @cached_property
@@ -70,7 +70,7 @@ class Group:
     def over_seeds(
         self, measure: Callable[[StoredRun], float | None], digits: int = 1, signed: bool = False
     ) -> Value | None:
-        """Mean and standard deviation of something that every run has, or some."""
+        """Mean and standard deviation of a value over the runs that have it."""
         return Value.of(map(measure, self.runs), digits, signed)
 
     @property
@@ -80,7 +80,7 @@ class Group:
 
     @cached_property
     def uses(self) -> Uses:
-        """Empty for a method that is not installed here."""
+        """What the method uses; empty for a method that is not installed."""
         with suppress(UnknownName):
             return METHODS.load(self.config.method).uses(self.config.method_settings())
         return Uses()
@@ -150,8 +150,8 @@ def gathered(runs: Iterable[StoredRun]) -> Runs:
 
 
 def best_settings(groups: Iterable[Group]) -> list[Group]:
-    """One group for each method and kind: the settings with the most seeds, of these the best validation accuracy.
-    Test data never choose."""
+    """One group for each method and kind: the settings with the most seeds and, among these, the best validation
+    accuracy. Test data are never used to choose."""
     best: dict[tuple[object, ...], Group] = {}
     for group in groups:
         kind = (*group.kind, group.title)
@@ -230,7 +230,7 @@ def training_name(training: Training) -> str:
 
 
 def network_label(config: RunConfig) -> str | None:
-    """Which network, where it is not the paper's."""
+    """The network, if it is not the paper's."""
     network = config.network
     if network.name == NetworkConfig.name and network.weights is None:
         return None
@@ -265,7 +265,7 @@ def _has_published_dropout(config: RunConfig) -> bool:
 
 
 def _shown(value: object) -> str:
-    """Six digits are enough to tell searched numbers apart."""
+    """Six digits are enough to distinguish searched values."""
     return str(float(f"{value:.6g}") if isinstance(value, float) else value)
 
 

@@ -17,7 +17,7 @@ DAMAGES = (KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivi
 
 
 class RunInMemory(StoredRun):
-    """A stored run whose events are read once: many analyses ask for them."""
+    """A stored run whose events are read once, since many analyses need them."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -77,7 +77,7 @@ def read_store(store: Store, watch: Callable[[int], None] | None = None) -> Read
 
 
 def require_answers(run: StoredRun) -> None:
-    """Raises if an analysis would stumble over the events."""
+    """Raises if an analysis would fail on the events."""
     try:
         _try_out(run)
     except DAMAGES as error:

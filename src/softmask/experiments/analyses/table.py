@@ -11,7 +11,7 @@ import pandas as pd
 
 CONFIDENCE = 0.95
 SEEDS_FOR_INTERVAL = 3
-"""Two seeds give intervals that say nothing: [-1.9, -1.9] where they agree by chance, else hundreds of points."""
+"""Two seeds give meaningless intervals: [-1.9, -1.9] if they agree by chance, otherwise hundreds of points."""
 INTERVALS = f"Student's 95 % interval from {SEEDS_FOR_INTERVAL} seeds on"
 
 
@@ -35,7 +35,8 @@ class Value:
     count: int = 1
     """Number of seeds."""
     partial: bool = False
-    """Whether seeds that were run are missing. Such a value is not ranked: the seeds left may be the lucky ones."""
+    """Whether results of some seeds are missing. Such a value is not ranked, since the remaining seeds may be
+    biased."""
     at_chance: bool = False
     """Whether an accuracy is not above chance by more than noise."""
     source: str = "paper"

@@ -45,5 +45,5 @@ def make_executor(
 
 
 def cores() -> int:
-    """Those that this process may use, where the system tells."""
+    """The cores that this process may use, if the system reports them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

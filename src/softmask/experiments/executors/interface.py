@@ -1,4 +1,4 @@
-"""The interface of all executors: a function and items go in, outcomes come out. The plainest of them, in series."""
+"""The interface of all executors, which map a function over items to outcomes; and the simplest executor, in series."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Executor(Protocol):
 
     @property
     def jobs(self) -> int:
-        """How many items are worked on at once."""
+        """The number of items that are processed at once."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Outcome[Item, Result]]:
-        """One outcome for each item, as they are ready. Closing the iterator stops what still runs."""
+        """One outcome per item, in order of completion. Closing the iterator stops the remaining work."""
 
 
 def attempt(function: Callable[[Item], Result], item: Item) -> Outcome[Item, Result]:
-    """Calls the function; its error is an outcome. Ctrl-C and the end of the process are not."""
+    """Calls the function; its error becomes an outcome, except Ctrl-C and the end of the process."""
     try:
         return Outcome(item, result=function(item))
     except Exception as error:
@@ -53,7 +53,7 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Outcome[Item, Res
 
 
 def error_text(error: BaseException) -> str:
-    """The message of our own errors; of others with the name of the class."""
+    """The message of our own errors; for others, preceded by the name of the class."""
     if isinstance(error, SoftmaskError) and str(error):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -61,7 +61,7 @@ def error_text(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class SerialExecutor:
-    """The plainest executor, and what the others must agree with."""
+    """The simplest executor; all others must give the same results."""
 
     jobs: int = 1
 

@@ -60,7 +60,7 @@ def protocol_sources(trained: Collection[tuple[str, str]]) -> list[str]:
 
 @dataclass(frozen=True)
 class Published:
-    """ACC, FWT and BWT as somebody published them."""
+    """Published ACC, FWT and BWT."""
 
     name: str = "paper"
     numbers: Mapping[tuple[str, str, str], float] | None = None

@@ -40,7 +40,7 @@ class Numbers:
     printed: bool = True
     """Whether they were rounded for a table: numbers that are printed as equal may differ."""
     missing: set[Key] = field(default_factory=set)
-    """Keys that were asked for in vain."""
+    """Keys that were requested but not found."""
 
     def get(self, *key: str) -> float | None:
         if key not in self.known:

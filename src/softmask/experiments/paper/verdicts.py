@@ -45,7 +45,7 @@ class Comparison:
     unit: float = 1.0
     """Size of a percentage point: 1 for percentages, 0.01 for fractions."""
     reason: str | None = None
-    """Why it cannot be judged with any number of seeds."""
+    """The reason why it cannot be judged with any number of seeds."""
 
     @property
     def judged(self) -> bool:
@@ -171,7 +171,7 @@ class Judgement:
     seeds: int | None = None
     """The fewest behind a number; None for the paper's own."""
     complete: bool = True
-    """Whether no seed behind a number failed: the seeds left may be the lucky ones."""
+    """Whether no seed behind a number failed, since the remaining seeds may be biased."""
     missing: str = ""
     """Runs without which there is no data."""
 

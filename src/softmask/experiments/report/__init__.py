@@ -1,1 +1,1 @@
-"""From tables to what people read."""
+"""Reports: from tables to text, files, figures and HTML."""

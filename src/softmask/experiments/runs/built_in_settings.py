@@ -1,8 +1,8 @@
 """Settings for the built-in sequences D-5 and R-10: every method learns with them, in a few minutes on a CPU.
 
-The presets are made for sequences with thousands of images: at a batch size of 64 a task of R-10 has 70 steps in preset
-`short`, in which HAT and PGN do not get above chance. All methods share the training; settings of a method are
-here only where its defaults fail.
+The presets are intended for sequences with thousands of images: at a batch size of 64 a task of R-10 has 70 steps in
+preset `short`, in which HAT and PGN do not get above chance. All methods share the training; a method has settings here
+only where its defaults fail.
 """
 
 from __future__ import annotations

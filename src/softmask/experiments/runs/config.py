@@ -1,4 +1,4 @@
-"""Everything that decides a result, as one frozen value. Equal configs have equal ids and equal results."""
+"""Everything that determines a result, as one frozen value. Equal configs have equal ids and equal results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ LARGEST = 1e38
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One run. Where it runs, on which device and how often it saves are not in it: they do not change the result."""
+    """The config of one run. Machine, device and checkpoint frequency are not part of it, since they do not change the
+    result."""
 
     method: str
     sequence: str
@@ -50,7 +51,7 @@ class RunConfig:
             if self.tasks == facts.tasks:  # one run, not two
                 object.__setattr__(self, "tasks", None)
         for name, kind in SECTION_TYPES.items():
-            # Through the same check as a config from a file, so that 1 and 1.0 do not make two runs of one.
+            # Checked like a config from a file, so that 1 and 1.0 give the same id.
             object.__setattr__(self, name, validated(kind, dataclasses.asdict(getattr(self, name)), name))
         _checked_seeds(self.seeds)
         if self.network.name not in CHAINS and not is_function(self.network.name):
@@ -67,9 +68,8 @@ class RunConfig:
         return validated(METHODS.load(self.method).Settings, dict(self.settings), f"settings of {self.method}")
 
     def of_method(self, method: str) -> RunConfig:
-        """The run of another method in the same circumstances, with that method's own defaults.
-
-        Dropout rates that are not this method's defaults were chosen by somebody: the other method gets them, too.
+        """The same run with another method and that method's own defaults. Dropout rates that differ from this method's
+        defaults were chosen deliberately: the other method gets them, too.
         """
         rates, theirs = (default_dropout(each, self.sequence, self.network.name) for each in (self.method, method))
         chosen = (self.network.drop1, self.network.drop2)
@@ -80,7 +80,7 @@ class RunConfig:
         return dataclasses.asdict(self)
 
     def with_seeds(self, seeds: Seeds) -> RunConfig:
-        """The same run with other seeds. Nothing else is checked again: many runs differ in their seeds only."""
+        """The same run with other seeds. Nothing else is checked again, since many runs differ only in their seeds."""
         other = object.__new__(type(self))
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         vars(other).update(fields | {"settings": dict(self.settings), "seeds": _checked_seeds(seeds)})
@@ -92,7 +92,7 @@ class RunConfig:
     @functools.cached_property
     def _digest(self) -> str:
         # As `to_dict`, but without copying, and once: a grid asks for it again and again.
-        # Fields that came later are left out at their defaults: earlier runs keep their ids.
+        # Fields that were added later are left out at their defaults, so that earlier runs keep their ids.
         sections = {name: omit_new_defaults(kind, vars(getattr(self, name))) for name, kind in SECTION_TYPES.items()}
         with suppress(UnknownName):  # the settings of a method that is not installed are those that were stored
             sections["settings"] = omit_new_defaults(METHODS.load(self.method).Settings, self.settings)
@@ -100,7 +100,7 @@ class RunConfig:
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     def id(self) -> str:
-        """Names the run's folder: readable in front, decided by the digest. A sequence may be called by a path."""
+        """The name of the run's folder: a readable prefix and a digest. A sequence may be called by a path."""
         readable = re.sub(r"[^A-Za-z0-9.-]+", "-", self.sequence)[-40:].strip(".-")
         return f"{self.method}_{readable}_{self.digest()}"
 
@@ -115,7 +115,7 @@ class RunConfig:
 def read_config(raw: Mapping[str, Any]) -> RunConfig:
     """A stored config. As `RunConfig.from_dict`, but fast where a store holds one config with many seeds.
 
-    A method or sequence that is not installed here is no error: the run can be shown, though not continued.
+    A method or sequence that is not installed is not an error: the run can be shown, though not continued.
     """
     seeds = raw.get("seeds")
     method: Any = None
@@ -132,7 +132,7 @@ def read_config(raw: Mapping[str, Any]) -> RunConfig:
 
 @functools.lru_cache(maxsize=4096)
 def _seedless(text: str, method: Hashable | None) -> RunConfig:
-    """Known by the method itself as well, not only by its name, which may come to mean another."""
+    """Cached by the method itself as well as by its name, which may be registered again."""
     return _not_installed(json.loads(text)) if method is None else RunConfig.from_dict(json.loads(text))
 
 
@@ -181,8 +181,8 @@ def make_config(
     and settings, one seed for all; then `changes`.
 
     A sequence may be an object: the config has its name, and the run must be given the object (`run(sequence=...)`).
-    A change is named `training.lr`, `network.width`, `settings.strength`, `seeds.order`, or by its last part alone
-    where that is clear. Weights to start from (`network.weights`) are named with a digest of their file.
+    A change is named `training.lr`, `network.width`, `settings.strength`, `seeds.order`, or by its last part alone if
+    that is unambiguous. Weights to start from (`network.weights`) are named with a digest of their file.
     """
     if preset not in PRESETS:
         raise UnknownName("preset", preset, PRESETS)
@@ -212,7 +212,7 @@ def network_name(changes: Mapping[str, Any]) -> str:
 
 
 def default_network(method: str, sequence: str, name: str, facts: SequenceFacts) -> dict[str, Any]:
-    """The fields of a network unless they are set; of fields that it lacks, the value that means nothing."""
+    """The default fields of a network; fields that it does not have get a neutral value."""
     drop1, drop2 = default_dropout(method, sequence, name)
     width = facts.width if has_width(name) else 1.0
     norm = facts.norm if name == NetworkConfig.name else None
@@ -222,8 +222,8 @@ def default_network(method: str, sequence: str, name: str, facts: SequenceFacts)
 
 def default_dropout(method: str, sequence: str, network: str = NetworkConfig.name) -> tuple[float, float]:
     """The rates of the method's authors, or none; those that Konishi et al. searched for SPG on a sequence are the
-    defaults of SPG and of the methods that take them on purpose (`Method.default_dropout`). All were chosen for
-    AlexNet: on another network there is no dropout unless it is set."""
+    defaults of SPG and of the methods that explicitly use them (`Method.default_dropout`). All were chosen for AlexNet:
+    on another network there is no dropout unless it is set."""
     if network != NetworkConfig.name:
         return 0.0, 0.0
     own = METHODS.load(method).default_dropout
@@ -251,8 +251,8 @@ def _facts_of(sequence: str | TaskSequence) -> tuple[str, SequenceFacts]:
 
 
 def _registered(sequence: str) -> SequenceFacts | None:
-    """The facts of a sequence that is known by its name. None for an object, a removed package or a folder, which may
-    be gone by the time its results are read."""
+    """The facts of a sequence that is known by its name. None for an object, a removed package or a folder that no
+    longer exists."""
     if ":" in sequence or sequence not in SEQUENCES.names():
         return None
     return sequence_facts(sequence)
@@ -264,7 +264,7 @@ def _check_tasks(sequence: str, tasks: int | None, facts: SequenceFacts) -> None
 
 
 def _find_field(name: str, raw: Mapping[str, Mapping[str, Any]], method: str) -> tuple[str, str]:
-    """Errors name the method: a grid has many, and each has fields of its own."""
+    """Error messages name the method, since a grid has many, each with its own fields."""
     known = [f"{section}.{key}" for section in SECTIONS for key in raw[section]]
     matches = [full for full in known if full == name or full.split(".", 1)[1] == name]
     if len(matches) > 1:

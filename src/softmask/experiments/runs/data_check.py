@@ -1,8 +1,8 @@
-"""Whether stored results belong to the data and the code that are there now, and where results come from.
+"""Whether stored results belong to the current data and code, and their provenance.
 
 A task's name holds a digest of its samples. A run whose data have changed is marked in its events: it is left out of
 all tables until it is run again or accepted, or until the old data are back. Versions, machine, commit and the code of
-a method of another package are written down with every start.
+a method of another package are recorded at every start.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ POLICIES: tuple[ChangedData, ...] = ("refuse", "rerun", "accept")
 
 
 class TaskNames:
-    """The names of a config's tasks as they are now. Many runs share their tasks: each sequence is loaded once."""
+    """The current names of a config's tasks. Many runs share their tasks: each sequence is loaded once."""
 
     def __init__(self, data: Path | None) -> None:
         self.data = data
         self._known: dict[tuple[str, Seeds], tuple[str, ...] | None] = {}
 
     def of(self, config: RunConfig) -> tuple[str, ...] | None:
-        """None where the data are not there: nothing can be compared then."""
+        """None if the data are missing: then nothing can be compared."""
         key = config.sequence, config.seeds
         if key not in self._known:
             self._known[key] = None
@@ -64,7 +64,7 @@ def check_policy(policy: str) -> ChangedData:
 
 
 def difference(known: StoredRun, names: Sequence[str]) -> str | None:
-    """How the tasks of a run differ from those that are there now."""
+    """How the tasks of a run differ from the current ones."""
     summary, now, there = known.known_summary(), digest_of_names(names), len(names)
     if now in (summary.data, summary.accepted):
         return None
@@ -79,9 +79,8 @@ def difference(known: StoredRun, names: Sequence[str]) -> str | None:
 
 
 def settle(known: StoredRun, names: Sequence[str], store: Store, policy: ChangedData = "refuse") -> StoredRun | None:
-    """The run if its data are those that are there now, or were accepted; None if it is to be run again.
-
-    Raises StaleDataError where the data differ and nobody said what to do.
+    """The run if its data are unchanged or were accepted; None if it must be run again. Raises StaleDataError if the
+    data differ and the policy is to refuse.
     """
     reason, now = difference(known, names), digest_of_names(names)
     if reason is None:
@@ -146,7 +145,7 @@ def circumstances() -> dict[str, Any]:
 def commit_facts(file: Path) -> dict[str, Any]:
     """The commit of a source tree and whether it was changed since. Nothing for an installed package."""
     folder = file.resolve().parent
-    # An environment inside somebody's repository is not part of it: the file itself must be in the commit.
+    # An environment inside another repository is not part of it: the file itself must be in the commit.
     if _git(folder, "ls-files", "--error-unmatch", file.name) is None:
         return {}
     head, changed = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--", ".")
@@ -170,7 +169,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def code_facts(method: str) -> dict[str, str]:
-    """A digest of the file of a method from elsewhere. For our own, version and commit tell the same."""
+    """A digest of the file of another package's method. For our own, version and commit are enough."""
     module = METHODS.load(method).__module__
     if module.startswith("softmask."):
         return {}
@@ -182,7 +181,7 @@ def code_facts(method: str) -> dict[str, str]:
 
 
 def network_facts(network: str) -> dict[str, str]:
-    """The same of a network that is a function of the user's own."""
+    """The same for a network that is a user's function."""
     digest = code_digest(network)
     return {} if digest is None else {"network_code": digest}
 

@@ -1,7 +1,6 @@
-"""A dry run: what a run or a grid will take, from the first steps of the run itself, timed and multiplied.
-
-Two short tasks are learned, saved and evaluated in a temporary folder. How the cost of later tasks grows is told by the
-method (`Method.cost`). Right to within a factor of two, on a machine that does nothing else.
+"""A dry run: estimates the cost of a run or a grid by timing the first steps of the run itself. Two short tasks are
+learned, saved and evaluated in a temporary folder. The method declares how the cost of later tasks grows
+(`Method.cost`). Accurate to within a factor of two on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ SECONDS_FOR_WARM_UP = 10.0
 FORWARD = 1 / 3
 # Epochs that the plateau schedule usually needs for a task on this network; 36 is the least that it can take.
 USUAL_EPOCHS = 60
-# Of a method with a larger state, plain training is timed instead: saving it would take too much memory and disk.
+# For a method with a larger state, plain training is timed instead: saving the state would take too much memory and
+# disk.
 LARGE = 512 * MIB
 
 
@@ -51,9 +51,9 @@ class Forecast:
     seconds: float
     memory_bytes: int
     disk_bytes: int
-    """While it runs."""
+    """Disk space while it runs."""
     kept_bytes: int
-    """Once it is finished, with the last checkpoint kept."""
+    """Disk space once it is finished, with the last checkpoint kept."""
     all_kept_bytes: int
     """The same with the checkpoints of all tasks."""
     note: str
@@ -75,7 +75,7 @@ class Measured:
     """Cost of the last of a few short tasks, in seconds and bytes."""
 
     task: int
-    """Counted from 1."""
+    """The task, counted from 1."""
     image: float
     """Learning from one image once."""
     end: float
@@ -111,7 +111,7 @@ def forecast(config: RunConfig, sequence: TaskSequence) -> Forecast:
 
 
 class _Plan:
-    """How much there is to do."""
+    """The amount of work."""
 
     def __init__(self, config: RunConfig, sequence: TaskSequence, method: Method, plain: Method) -> None:
         self.sequence, self.scenario, self.tasks = sequence, method.scenario, len(sequence.tasks)
@@ -152,7 +152,8 @@ class _Plan:
         )
 
     def _cost_of_task(self, timed: type[Method], task: int) -> Cost:
-        """Of one task, counted from 1: a method tells the mean of a step and the sum of the ends over all up to it."""
+        """For one task, counted from 1: `Cost` has the mean cost of a step and the sum of the task ends over all tasks
+        up to it."""
         up_to = timed.cost(replace(self.scenario, classes=self.scenario.classes[:task]))
         if task == 1:
             return up_to
@@ -165,7 +166,7 @@ class _Plan:
 
 
 class _TimedWriter:
-    """A run's writer with a clock beside it."""
+    """A run's writer that also measures times."""
 
     def __init__(self, writer: RunWriter) -> None:
         self.writer = writer
@@ -193,7 +194,7 @@ class _TimedWriter:
 
 
 def measure(config: RunConfig, sequence: TaskSequence, make: Callable[[], Method]) -> Measured:
-    """Few batches to warm up, which must do where they take long, and then more."""
+    """A few batches to warm up, which must suffice if they are slow, and then more."""
     start = time.perf_counter()
     found = _measured(config, sequence, make, WARM_UP_BATCHES)
     if time.perf_counter() - start > SECONDS_FOR_WARM_UP:
@@ -247,7 +248,7 @@ def _first(batches: Batches, count: int) -> Batches:
 
 
 def total_evaluations(tasks: Sequence[Task], tests: Sequence[Batches], stages: Sequence[Task]) -> tuple[int, int]:
-    """How many images are evaluated in all, and in how many rows: after each stage all tasks learned so far."""
+    """The number of evaluated images and of evaluations: after each stage all tasks learned so far."""
     images = rows = 0
     learned: list[int] = []
     for stage in stages:
@@ -264,18 +265,18 @@ class GridForecast:
     cells: tuple[Cell, ...]
     jobs: int
     seconds: float
-    """Of all cells that are not finished, with that many jobs at a time on machines like this."""
+    """Time for all unfinished cells, with this many jobs at a time on machines like this one."""
     memory_bytes: int
-    """While the largest cells run side by side."""
+    """Memory while the largest cells run side by side."""
     disk_bytes: int
-    """That will be taken in addition."""
+    """Additional disk space."""
     unknown: dict[str, str]
     """Sequences that could not be measured, and why."""
     notes: dict[str, str]
     """Costs that grow with the number of tasks, by method."""
 
     def lines(self) -> list[str]:
-        """One for each method and sequence, then the sums."""
+        """One line for each method and sequence, then the sums."""
         groups: dict[tuple[str, str], list[Cell]] = {}
         for cell in self.cells:
             groups.setdefault((cell.config.sequence, cell.config.method), []).append(cell)
@@ -307,9 +308,8 @@ def forecast_grid(
     retry_failed: bool = False,
     watch: Callable[[str], None] | None = None,
 ) -> GridForecast:
-    """Cells that differ in their seeds only are measured once; of a cell that is begun, the rest counts.
-
-    `watch` is told what is measured next: a large grid takes minutes.
+    """Cells that differ only in their seeds are measured once; for a cell in progress, only the rest counts. `watch` is
+    called with what is measured next, since a large grid takes minutes.
     """
     rest = [cell.config for cell in cells if cell.state not in ("finished", *(() if retry_failed else ("failed",)))]
     ways = {repr(config.with_seeds(Seeds())): config for config in reversed(rest)}
@@ -346,7 +346,7 @@ def forecast_grid(
 
 
 def _share_left(config: RunConfig, store: Store) -> float:
-    """The share of the tasks that is not learned yet."""
+    """The share of the tasks that are not learned yet."""
     try:
         found = store.find(config)
     except SoftmaskError:

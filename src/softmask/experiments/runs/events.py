@@ -1,4 +1,4 @@
-"""The events of a run: one JSON object a line, checked against one schema wherever they are read."""
+"""The events of a run: one JSON object per line, checked against one schema when they are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softmask.storage.reading import is_shallow, parse_json
 
 Event = dict[str, Any]
 
-# Events that are written again when work is done again after a kill: the last one with these fields counts.
+# Events that are written again when work is repeated after a kill: the last one with these fields counts.
 IDENTITY = {
     "epoch": ("task", "epoch"),
     "task": ("task",),
@@ -58,7 +58,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "an object": lambda value: isinstance(value, dict) and is_shallow(value),
     "a device": lambda value: isinstance(value, str) and DEVICE.fullmatch(value) is not None,
 }
-# The fields that are read by somebody; a question mark stands at those that may be missing. Others are not looked at.
+# The fields that are read; those with a question mark are optional. Other fields are ignored.
 SCHEMA = {
     "started": {
         "device?": "a device",
@@ -134,9 +134,8 @@ def misfit(event: Event) -> str | None:
 
 
 def read_events(content: bytes) -> tuple[list[Event], str | None]:
-    """All events that fit the schema, in order, and the first damage that was found.
-
-    The end of a file that a kill tore is no damage, and a line that is not JSON is no event.
+    """All events that fit the schema, in order, and the first damage that was found. An incomplete last line after a
+    kill is not damage, and a line that is not JSON is not an event.
     """
     lines = content.split(b"\n")[:-1]
     found: list[Event] = []
@@ -158,7 +157,8 @@ def read_events(content: bytes) -> tuple[list[Event], str | None]:
 
 
 def digest_of_lines(content: bytes, event: Event) -> str:
-    """Of all lines before `finished`, which holds it; of an event that comes later, of the lines before and itself."""
+    """The digest of all lines before `finished`, which contains it; for a later event, of all lines before it and
+    itself."""
     return _digest(hashlib.sha256(content), event)
 
 
@@ -171,7 +171,7 @@ def _digest(before: hashlib._Hash, event: Event) -> str:
 
 
 def digest_of_names(names: Iterable[str]) -> str:
-    """Of the names of all tasks, each of which holds a digest of its samples."""
+    """The digest of the names of all tasks, each of which contains a digest of its samples."""
     return hashlib.sha256("\n".join(names).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -195,7 +195,7 @@ def _or_none(line: bytes) -> Any:
 
 
 def once(events: Iterable[Event]) -> list[Event]:
-    """Of events that were written again, the last one, at the place of the first."""
+    """For events that were written repeatedly, the last one, at the position of the first."""
     found: dict[Any, Event] = {}
     for number, event in enumerate(events):
         fields = IDENTITY.get(event["kind"])

@@ -1,4 +1,4 @@
-"""Methods x sequences x seeds: the runs of a grid, how far each is, and running those that are missing."""
+"""Methods x sequences x seeds: the runs of a grid, their states, and running those that are missing."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ State = Literal["finished", "failed", "stale", "running", "begun", "missing"]
 Changes = Callable[[str, str], Mapping[str, Any]]
 """The changes for a method on a sequence."""
 Listening = Callable[[RunConfig, Store], AbstractContextManager[Sequence[Listener]]]
-"""Listeners of a run while it is worked on; must be something that can be sent to another process."""
+"""Listeners of a run; must be picklable."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid and how far it is."""
+    """One run of a grid and its state."""
 
     config: RunConfig
     state: State
     error: str | None = None
-    """Why it failed."""
+    """The reason of a failure."""
     elsewhere: bool = False
-    """Whether another process finished it."""
+    """Whether another process ran it."""
     known: StoredRun | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The runs that are wanted, and those that are left out with the reason."""
+    """The requested runs, and those that are left out, with reasons."""
 
     configs: tuple[RunConfig, ...]
     left_out: dict[str, str] = field(default_factory=dict)
@@ -65,9 +65,8 @@ class Grid:
         changes: Changes | Mapping[str, Any] | None = None,
         named: bool = True,
     ) -> Grid:
-        """Every method on every sequence with every seed, seeds last: a table's row is complete early.
-
-        Unless methods and sequences were `named` by somebody, runs that the paper leaves out are left out.
+        """Every method on every sequence with every seed; seeds vary fastest, so that the rows of a table are complete
+        early. Unless methods and sequences were `named` explicitly, runs that the paper leaves out are left out.
         """
         configs: dict[str, RunConfig] = {}
         left_out = {}
@@ -87,7 +86,7 @@ class Grid:
         return cls(tuple(configs.values()), left_out)
 
     def with_reference(self, method: str) -> Grid:
-        """The same grid, with a run of this method before each run that it can be compared with."""
+        """The same grid, with a run of this reference method before each run that can be compared with it."""
         configs: dict[str, RunConfig] = {}
         for config in self.configs:
             reference = config if config.method == method else config.of_method(method)
@@ -96,7 +95,7 @@ class Grid:
         return replace(self, configs=tuple(configs.values()))
 
     def cells(self, store: Store) -> list[Cell]:
-        """How far each run is."""
+        """The state of each run."""
         index = store.index()
         found = [look(config, store, index) for config in self.configs]
         index.save(of_all=False)
@@ -117,8 +116,8 @@ class Grid:
     ) -> Iterator[Cell]:
         """Runs the missing cells; yields every cell once, when it has ended, the finished ones first.
 
-        A cell that failed before is not tried again unless `retry_failed`, or its workers died. One that another live
-        process writes is left to it, and waited for after all others; should that process die, the cell is run here.
+        A failed cell is not run again unless `retry_failed` is set or its workers died. A cell that another live
+        process is writing is waited for after all others; if that process dies, the cell is run here.
         """
         for config in self.configs:
             require_trusted(config.network.name)
@@ -164,7 +163,7 @@ def _run_waiting(
 
 
 def _compared(cell: Cell, store: Store, names: TaskNames, policy: ChangedData) -> Cell:
-    """A finished run counts only if it was learned from the data that are there now."""
+    """A finished run counts only if its data have not changed."""
     if cell.known is None or cell.state not in ("finished", "stale"):
         return cell
     try:
@@ -183,7 +182,7 @@ def _compared(cell: Cell, store: Store, names: TaskNames, policy: ChangedData) -
 
 
 def _seeded(method: str, sequence: str, seeds: Sequence[int], **options: Any) -> Iterator[RunConfig]:
-    """One config for each seed, checked once: nothing but the seeds differs."""
+    """One config per seed, checked once, since only the seeds differ."""
     first, second = (make_config(method, sequence, seed=seed, **options) for seed in (0, 1))
     set_by_hand = {name: seed for name, seed in vars(first.seeds).items() if seed == getattr(second.seeds, name)}
     for seed in dict.fromkeys(seeds):
@@ -214,7 +213,8 @@ def paper_grid(
 
 
 def not_in_the_paper(method: str, sequence: str) -> str | None:
-    """Why the paper has no number for a system on one of its sequences; None if it has, or does not know either."""
+    """Why the paper has no result for a system on one of its sequences; None if it has one, or does not have the system
+    or sequence."""
     row = paper_tables()["accuracy"].get(METHODS.load(method).title, {})
     if sequence not in row or row[sequence] is not None:
         return None
@@ -222,7 +222,7 @@ def not_in_the_paper(method: str, sequence: str) -> str | None:
 
 
 def look(config: RunConfig, store: Store, index: Index | None = None) -> Cell:
-    """How far a run is. A folder that is damaged or not ours is a failed cell, and no reason to stop a grid."""
+    """The state of a run. A damaged or foreign folder is a failed cell and does not stop the grid."""
     try:
         known = store.find(config, index, stale_too=True)
         summary = known.known_summary() if known is not None else None
@@ -236,14 +236,14 @@ def look(config: RunConfig, store: Store, index: Index | None = None) -> Cell:
         if known.status == "failed" and (last := known.events("failed")[-1]).get("reason") != WORKERS_DIED:
             return Cell(config, "failed", str(last.get("message")))
         return Cell(config, "begun")
-    except SoftmaskError as error:  # a damaged folder: to be told, not to be run over
+    except SoftmaskError as error:  # a damaged folder is reported, not overwritten
         return Cell(config, "failed", str(error))
     except OSError as error:
         return Cell(config, "failed", f"{store.root / config.id()}: {error.strerror or error}")
 
 
 def _run_cell(config: RunConfig, *, store: Store, listening: Listening | None, **how: Any) -> None:
-    """The work of one worker. Everything worth keeping is in the store."""
+    """The work of one worker. All results are in the store."""
     if is_function(config.network.name):
         trust_network(config.network.name)  # as the process that made the grid does, see `Grid.run`
     with nullcontext([]) if listening is None else listening(config, store) as listeners:
@@ -260,7 +260,7 @@ def _ended(outcome: Outcome[RunConfig, None], store: Store) -> Cell:
 
 
 def _note_death(outcome: Outcome[RunConfig, None], store: Store) -> None:
-    """A run whose workers were killed could not write so itself."""
+    """Records the failure of a run whose workers were killed."""
     try:
         with store.open(outcome.item) as writer:
             writer.event("failed", reason=WORKERS_DIED, message=outcome.error)

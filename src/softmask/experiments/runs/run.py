@@ -65,13 +65,13 @@ def run(
     whole_network: bool = False,
     changed_data: ChangedData = "refuse",
 ) -> StoredRun:
-    """Runs the rest: continues an interrupted run, returns a finished one at once if its data are unchanged.
+    """Runs a config: continues an interrupted run, and returns a finished one at once if its data are unchanged.
 
     The sequence is loaded by its name unless it is given as an object. Results may differ in the last bits between
-    numbers of threads, so the default is one; two runs side by side are faster than one on two threads. Between devices
-    they differ, too: begin and end a run on the same one. Without `tests` only validation accuracies are measured, and
-    with `whole_network` the network is that of the whole sequence though only its first tasks are learned (a search
-    does both): such runs belong in a store of their own.
+    numbers of threads, so the default is one; two runs side by side are faster than one on two threads. They also
+    differ between devices: begin and end a run on the same one. Without `tests` only validation accuracies are
+    measured, and with `whole_network` the network is that of the whole sequence though only its first tasks are learned
+    (a search does both): such runs belong in a store of their own.
 
     Where `torchrun` started several processes, they share the run (`softmask.learning.processes`).
     """
@@ -112,7 +112,7 @@ def _follow(
     tests: bool,
     whole_network: bool,
 ) -> StoredRun:
-    """The work of a process that computes its part and writes nothing."""
+    """A process of a shared run that computes its part and writes nothing."""
     if processes.share(None):
         whole = (load_sequence(config.sequence, data, config.seeds) if sequence is None else sequence).on(
             find_device(device)
@@ -171,7 +171,7 @@ def _run(
         require_begun_here(known.events("started"), where, 1 if processes is None else processes.count)
     whole, tasks = whole.on(where), tasks.on(where)
     if config.network.name not in CHAINS:
-        build(config, whole if whole_network else tasks)  # what does not fit is told before anything is written
+        build(config, whole if whole_network else tasks)  # raises errors before anything is written
     writing = store.open(config, checkpoint_every=checkpoint_every, keep=keep, listeners=listeners)
     with _threads(threads), exact(where), writing as writer:
         if writer.finished():  # by another process, since we looked
@@ -199,7 +199,7 @@ def _run(
 
 
 def release_dead_lease(known: StoredRun) -> None:
-    """A kill just after the last event leaves the lease of a dead process in a finished run."""
+    """Cleans up after a kill just after the last event, which leaves the lease of a dead process in a finished run."""
     if (known.path / "lease.json").exists():
         with suppress(SoftmaskError, OSError), Lease(known.path):
             pass
@@ -238,7 +238,7 @@ def _learn(
 
 
 def _without_id(tasks: TaskSequence, writer: RunWriter) -> WithoutId | None:
-    """None for a run of which an earlier release learned the first tasks: their images are not looked at again."""
+    """None for a run whose first tasks were learned by an earlier release: their images are not read again."""
     statistics = None
     if writer.stages_done():
         state = writer.load_statistics()
@@ -255,7 +255,7 @@ def _without_id(tasks: TaskSequence, writer: RunWriter) -> WithoutId | None:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """So many threads inside, as many as before outside."""
+    """Sets the number of threads, and restores it afterwards."""
     cores = os.cpu_count() or 1
     if not 1 <= count <= cores:
         raise ConfigError(f"threads must be in 1..{cores}, the cores of this machine, not {count}")

@@ -1,4 +1,4 @@
-"""Writing a run: events are appended, checkpoints replaced, and one process at a time holds the folder."""
+"""Writing a run: events are appended, checkpoints are replaced, and one process at a time holds the folder."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from softmask.storage.reading import read_plain
 from softmask.storage.state_file import StateFileError, read_state, write_json, write_state
 
 Listener = Callable[[dict[str, Any]], None]
-"""Is told every event once it is on disk; may raise to stop the run there."""
+"""Called with every event once it is on disk; may raise to stop the run."""
 
 
 def refuse_links(folder: Path) -> None:
-    """A store from elsewhere may hold symbolic links: writing through one would change another file."""
+    """A store of another person may contain symbolic links: writing through one would change another file."""
     checkpoints = folder / "checkpoints"
     inside = checkpoints.iterdir() if checkpoints.is_dir() and not checkpoints.is_symlink() else ()
     for file in (folder, *folder.iterdir(), *inside):
@@ -78,7 +78,7 @@ class RunWriter:
         return self.path / "events.jsonl"
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Appends one line, and then tells the listeners; it is on disk when this returns, or not there at all."""
+        """Appends one line atomically and durably, and then calls the listeners."""
         self._lease.require()
         event = {"kind": kind, **facts}
         self._finished = self._finished or kind == "finished"
@@ -91,7 +91,7 @@ class RunWriter:
 
     def _append(self, line: bytes) -> None:
         try:
-            # Unbuffered: a buffer would try again at closing to write the rest, and leave half of it.
+            # Unbuffered: a buffer would retry on closing and might leave half a line.
             opened = opened_if_plain(self._events, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             with open(opened, "ab", buffering=0) as file:
                 size = os.fstat(opened).st_size
@@ -125,12 +125,12 @@ class RunWriter:
         self._epochs_since_save = 0
 
     def save_statistics(self, stage: int, state: Any) -> None:
-        """For accuracies without a task id. Apart from the method's state, which is the same without it."""
+        """Saves the state for accuracies without a task id, separate from the method's state."""
         self._lease.require()
         write_state(self._statistics(stage), state)
 
     def load_statistics(self) -> Any:
-        """As they were after the last stage; None where an earlier release began the run."""
+        """The state after the last stage; None if an earlier release began the run."""
         try:
             return read_state(self._statistics(self.stages_done() - 1))
         except StateFileError:
@@ -161,7 +161,7 @@ class RunWriter:
         return self.path / "checkpoints" / f"{stage:03}.statistics.safetensors"
 
     def _cut_torn_line(self) -> None:
-        """A kill between two bytes leaves half a line: it never was an event."""
+        """Removes an incomplete last line, which a kill leaves behind."""
         if self._events.exists():
             content = read_plain(self._events, MOST_EVENTS)
             whole = content.rfind(b"\n") + 1

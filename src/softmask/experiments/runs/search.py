@@ -4,8 +4,8 @@
          runs/             a store with the run of each trial, without test accuracies
          trials/0003/      the lease of the process that works on a trial
 
-A trial on the first tasks of a sequence has the network of the whole sequence. A search that was killed goes on with
-the same trials: every draw follows from the seed, the number of the trial and the trials before it; an interrupted run
+A trial on the first tasks of a sequence has the network of the whole sequence. A killed search continues with the same
+trials: every draw depends only on the seed, the number of the trial and the trials before it; an interrupted run
 resumes.
 """
 
@@ -38,7 +38,7 @@ from softmask.storage.lease import FolderBusyError, Lease
 OBJECTIVE = "mean validation accuracy over the tasks after the last one, in percent"
 SECONDS_BETWEEN_LOOKS = 1.0
 RANDOM_TRIALS = 10
-"""TPE draws at random until it knows that many trials."""
+"""Number of random trials before TPE is used."""
 DEFAULTS = 1
 """The number of the trial that has the default settings."""
 
@@ -49,12 +49,12 @@ Display = Callable[[int], AbstractContextManager[Watch]]
 
 
 class TrialPruned(SoftmaskError):
-    """A trial that is below the median of those before it."""
+    """The trial is below the median of those before it."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """A plan and where it is kept. Any number of processes may work on it at once."""
+    """A plan and its storage. Any number of processes may work on it at once."""
 
     plan: SearchPlan
     folder: Path
@@ -71,7 +71,7 @@ class Search:
         return cls(plan, folder, study or str(folder / "study.journal"), data, device)
 
     def begin(self) -> None:
-        """Makes the study and its first trials. Does nothing the second time."""
+        """Creates the study and its first trials, if they do not exist."""
         (self.folder / "trials").mkdir(parents=True, exist_ok=True)
         with self._alone():
             study = self.study()
@@ -85,7 +85,7 @@ class Search:
         return records(self.study())
 
     def work(self, *, on_trial_end: TrialListener | None = None, display: Display | None = None) -> None:
-        """Takes one trial after the other until there are enough, those first whose process has died."""
+        """Runs trials until there are enough, beginning with those whose process has died."""
         study = self.study()
         while (taken := self._take(study)) is not None:
             trial, lease = taken
@@ -105,7 +105,7 @@ class Search:
             for frozen in (each for each in begun if each.state == TrialState.RUNNING):
                 if (lease := self._lease(frozen.number)) is None:
                     continue
-                # Its process may have ended it, and given up its lease, since the trials were read.
+                # Its process may have finished it, and released its lease, since the trials were read.
                 if study.get_trials(deepcopy=False)[frozen.number].state == TrialState.RUNNING:
                     return self._with_settings(study, Trial(study, frozen._trial_id)), lease
                 lease.close()
@@ -128,7 +128,7 @@ class Search:
         return held
 
     def _with_settings(self, study: optuna.Study, trial: Trial) -> Trial:
-        """Gives the trial its settings; those that it has already stay."""
+        """Draws the settings of the trial that it does not have yet."""
         for name, allowed in self.plan.space().items():
             # A sampler for each draw: the value does not depend on what this process drew before.
             seed = derive(self.plan.seed, trial.number, name) % 2**32
@@ -148,7 +148,7 @@ class Search:
         except (TrialPruned, DivergedError) as error:
             _end_without_value(study, trial, TrialState.PRUNED, str(error))
         except (SoftmaskError, OSError, *GPU_TROUBLE):
-            raise  # a full disk, say: the trial is taken up again
+            raise  # for example a full disk: the trial is resumed later
         except Exception as error:
             _end_without_value(study, trial, TrialState.FAIL, f"{type(error).__name__}: {error}")
         else:
@@ -192,7 +192,7 @@ def objective(done: StoredRun) -> float:
 
 
 def best_of(trials: Iterable[TrialRecord]) -> TrialRecord:
-    """The best trial that was finished, the earliest of equals."""
+    """The best finished trial; the earliest if several are equal."""
     trials = list(trials)
     finished = [trial for trial in trials if trial.state == "complete"]
     if not finished:
@@ -242,6 +242,6 @@ def _end_without_value(study: optuna.Study, trial: Trial, state: TrialState, rea
 
 
 def _drop_weights(folder: Path) -> None:
-    """The weights of a trial are of no use once it has ended."""
+    """Deletes the weights of a trial, which are not needed once it has ended."""
     for file in (*folder.glob("checkpoints/*.safetensors"), *folder.glob("progress.safetensors")):
         file.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from softmask.learning.registry import METHODS
 # The paper searches both rates but gives no ranges; all values that its authors published lie in this one.
 DROPOUT = {"network.drop1": (0.0, 0.5), "network.drop2": (0.0, 0.5)}
 VERSION = 2
-"""Of the way trials are drawn and run. Trials of another version are not continued."""
+"""Version of the way trials are drawn and run. Trials of another version are not continued."""
 BUDGET = ("epochs", "joint_epochs", "precision")
 """Fields that shorten the trials of a search: they are not part of the settings that it finds."""
 
@@ -55,14 +55,14 @@ class SearchPlan:
     preset: str = "paper"
     tasks: int | None = None
     seed: int = 1
-    """Of the runs and of the search."""
+    """The seed of the runs and of the search."""
     dropout: bool = True
     """Whether the network's dropout rates are searched too."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Fixed for all trials; what is named here is not searched."""
+    """Fixed for all trials; these fields are not searched."""
 
     def name(self) -> str:
-        """Equal for plans that may share their trials: more trials continue the same search."""
+        """Equal for plans that share their trials: only the number of trials may differ."""
         facts = {key: value for key, value in dataclasses.asdict(self).items() if key != "trials"}
         facts["space"] = {name: dataclasses.asdict(each) for name, each in self.space().items()}
         facts["version"] = VERSION

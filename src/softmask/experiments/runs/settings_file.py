@@ -4,8 +4,8 @@
  "settings": {"strength": 812.5}, "network": {"drop1": 0.12, "drop2": 0.4}, "training": {},
  "found": {"trials": 20, "value": 71.3, ...}}
 
-A folder `DIR/<sequence>/<method>.json` holds many of them; the name `paper` stands for what its authors published, and
-`built-in` for the settings of the built-in sequences.
+A folder `DIR/<sequence>/<method>.json` holds many of them; the name `paper` stands for the settings that its authors
+published, and `built-in` for those of the built-in sequences.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from softmask.storage.state_file import write_text
 FORMAT = 1
 SECTIONS = ("settings", "network", "training")
 PUBLISHED, BUILT_IN = "paper", "built-in"
-# The authors' code holds tuned dropout rates for their own method alone; its ablations differ in the mechanism only.
+# The authors' code has tuned dropout rates only for their own method; its ablations differ only in the mechanism.
 PUBLISHED_FOR = ("spg", "spg-no-chi", "spg-no-smh", "spg-hard")
 
 
@@ -45,14 +45,14 @@ class FoundSettings:
     network: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     found: dict[str, Any] = field(default_factory=dict)
-    """How: trials, objective, value, preset, tasks, seed, date. Read by people, decides nothing."""
+    """How the settings were found: trials, objective, value, preset, tasks, seed, date. For information only."""
 
     def changes(self) -> dict[str, Any]:
         """As `make_config` takes them."""
         return {f"{section}.{key}": value for section in SECTIONS for key, value in getattr(self, section).items()}
 
     def check(self, where: str) -> None:
-        """By the same rules as any config."""
+        """Checked by the same rules as any config."""
         try:
             make_config(self.method, self.sequence, changes=self.changes())
         except ConfigError as error:
@@ -81,7 +81,7 @@ def settings_changes(place: Path | str, method: str, sequence: str) -> dict[str,
 
 
 def settings_path(folder: Path, method: str, sequence: str) -> Path:
-    """Where a folder of settings keeps one file. A sequence may be called by a path."""
+    """The path of one file in a folder of settings. A sequence may be named by a path."""
     return folder / re.sub(r"[^A-Za-z0-9.-]+", "-", sequence).strip(".-") / f"{method}.json"
 
 
@@ -108,7 +108,7 @@ def read_settings(path: Path) -> FoundSettings:
 
 
 def _published(method: str, sequence: str) -> dict[str, Any]:
-    """The dropout rates that the authors tuned for SPG; nothing else of theirs is known."""
+    """The dropout rates that the authors tuned for SPG, the only settings that they published."""
     if sequence not in paper_tables()["sequences"]:
         raise ConfigError(f"the paper has no sequence {sequence}: its settings are for {_paper_sequences()}")
     facts = sequence_facts(sequence)

@@ -1,6 +1,6 @@
 """A grid as a Slurm job array: a script, and a file with the runs of each task of the array (a shard).
 
-The tasks share one store, so a shard may be run again at any time: only what is missing is run.
+The tasks share one store, so a shard may be run again at any time: only missing runs are run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEMPLATE = """\
 #SBATCH --time=24:00:00
 #SBATCH --output={logs}
 {gpu}
-# Submit it with `sbatch {script}`; submit it again after a time limit: runs go on where they stood.
+# Submit it with `sbatch {script}`; submit it again after a time limit: runs resume.
 set -eu
 cd {folder}
 exec {command} --shard {prefix}"$(printf %04d "$SLURM_ARRAY_TASK_ID").json" --jobs {jobs}
@@ -38,7 +38,8 @@ def write_job_array(
 ) -> Path:
     """Writes the script and the shards; `command` runs a shard, given `--shard FILE` and `--jobs N` at its end.
 
-    Runs are dealt out in turn, so that every shard gets some of each sequence. Shards of an earlier call are removed.
+    Runs are distributed round-robin, so that every shard gets some of each sequence. Shards of an earlier call are
+    removed.
     """
     if not configs:
         raise ConfigError("nothing is left to run: no job array is needed")

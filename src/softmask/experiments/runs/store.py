@@ -1,7 +1,7 @@
 """A store: one folder for each run, named by its config; and an index, so that a large store is read quickly.
 
-The index is only a cache, and not in the store itself. An entry counts as long as the run's files have the size, time
-and number that they had; else the folder is read again.
+The index is only a cache, and not in the store itself. An entry is valid while the size, time and number of the run's
+files are unchanged; otherwise the folder is read again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_INDEX = 1024 * MEBIBYTE
 # A file that was written just now may be written again within the same tick of the clock.
 SECONDS_TOO_YOUNG = 2.0
 REPLACED = ".replaced"
-"""The folder in which runs are kept that were run again."""
+"""The folder for old runs that were replaced."""
 
 
 class Store:
@@ -49,7 +49,7 @@ class Store:
         return RunWriter(path, config, checkpoint_every=checkpoint_every, keep=keep, listeners=listeners)
 
     def find(self, config: RunConfig, index: Index | None = None, *, stale_too: bool = False) -> StoredRun | None:
-        """The run of this config, if it was begun. Whoever looks for many passes the store's index."""
+        """The run of this config, if it was begun. To look up many runs, pass the store's index."""
         path = self.root / config.id()
         if not os.path.lexists(path / "config.json"):
             return None
@@ -64,7 +64,7 @@ class Store:
         return run
 
     def put_aside(self, run: StoredRun) -> None:
-        """Moves a run out of the way, so that it can be run again. It is kept, but no longer part of the store."""
+        """Moves a run aside, so that it can be run again. It is kept, but is no longer part of the store."""
         with Lease(run.path):  # nobody writes it
             pass
         for number in range(1, 1000):
@@ -76,7 +76,7 @@ class Store:
         raise StoreError(f"{self.root / REPLACED} holds too many versions of {run.path.name}: delete some")
 
     def index(self) -> Index:
-        """The runs that were found in this store the last time."""
+        """The index of the runs found in this store the last time."""
         return Index(self.root)
 
     def busy(self, config: RunConfig) -> bool:
@@ -88,11 +88,11 @@ class Store:
         return (run for run in self.look() if isinstance(run, StoredRun))
 
     def problems(self) -> list[str]:
-        """Why folders in the store are left out."""
+        """The reasons why folders in the store are left out."""
         return [problem for problem in self.look() if isinstance(problem, str)]
 
     def look(self) -> Iterator[StoredRun | str]:
-        """Each folder as a run, or why it is left out. Folders that have not changed are not read again."""
+        """Each folder as a run, or the reason why it is left out. Unchanged folders are not read again."""
         index = self.index()
         for path in self._folders():
             try:
@@ -108,7 +108,7 @@ class Store:
         index.save(of_all=True)
 
     def copied(self, run: StoredRun) -> str | None:
-        """A folder that was copied under another name would count as one more seed."""
+        """The error for a folder copied under another name, which would count as one more seed."""
         original = self.root / run.config.id()
         if run.path.name == original.name or not (original / "config.json").exists():
             return None
@@ -123,9 +123,8 @@ class Store:
 
 
 class Index:
-    """Entries of one store. Damaged, old or missing ones are made again; whoever saves last is right, too.
-
-    Many runs differ in their seeds only: the rest of their configs is kept, read and checked once.
+    """Entries of one store. Damaged, old or missing entries are rebuilt; with concurrent writers the last one wins.
+    Many runs differ only in their seeds: the rest of their configs is stored, read and checked once.
     """
 
     def __init__(self, root: Path) -> None:
@@ -149,13 +148,13 @@ class Index:
         return run
 
     def _config(self, name: str) -> RunConfig:
-        """Checked again each time: a method or a sequence may have been removed or renamed since."""
+        """Checked each time, since a method or a sequence may have been removed or renamed."""
         if name not in self._configs:
             self._configs[name] = read_config(self._seedless[name])
         return self._configs[name]
 
     def read(self, path: Path) -> StoredRun:
-        """The run in this folder, to be known the next time."""
+        """Adds the run in this folder to the index."""
         before = signature(path)
         run = StoredRun(path)
         summary = run.summary()
@@ -171,7 +170,8 @@ class Index:
         return run
 
     def save(self, *, of_all: bool) -> None:
-        """Without it the next time takes longer, and that is all. If all folders were seen, others are forgotten."""
+        """Saves the index, without which only the next start is slower. If all folders were seen, other entries are
+        removed."""
         entries = self._now if of_all else {**self._before, **self._now}
         if entries == self._before:
             return

@@ -1,7 +1,7 @@
 """A run on disk, as it is read. Reading never changes anything; `run_writer` writes.
 
-<store>/<id>/config.json            the config, which decides the result
-             events.jsonl           the events, a JSON object a line
+<store>/<id>/config.json                    the config, which determines the result
+             events.jsonl                   the events, one JSON object per line
              checkpoints/003.safetensors   the method after the fourth stage
              progress.safetensors   inside a task: state of method, optimizer, schedule and generators
 """
@@ -32,7 +32,7 @@ Signature = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Summary:
-    """The facts about a run that are asked for most often."""
+    """The most frequently used facts about a run."""
 
     status: str
     """finished, failed or unfinished."""
@@ -41,25 +41,25 @@ class Summary:
     accuracy: float | None
     """The mean over the tasks learned so far, on their test sets."""
     problem: str | None = None
-    """Why its results cannot be used."""
+    """The reason why its results cannot be used."""
     data: str | None = None
     """A digest of its tasks, where it is known."""
     accepted: str | None = None
     """A digest of other tasks that were accepted as the same."""
     stale: str | None = None
-    """Why its results do not belong to the data that are there now."""
+    """The reason why its results do not belong to the current data."""
 
 
 class StoreError(SoftmaskError):
-    """A run folder that is not as it should be."""
+    """The run folder is damaged."""
 
 
 class StaleDataError(StoreError):
-    """A run whose data have changed since."""
+    """The data of the run have changed since."""
 
 
 class StoredRun:
-    """A run as it lies on disk. Reading never changes it."""
+    """A run on disk. Reading never changes it."""
 
     def __init__(self, path: Path, known: tuple[RunConfig, Signature, Summary] | None = None) -> None:
         self.path = path
@@ -115,7 +115,7 @@ class StoredRun:
         return self._summary[1]
 
     def known_summary(self) -> Summary:
-        """As it was when it was last looked at."""
+        """The summary when it was last read."""
         return self._summary[1] if self._summary is not None else self.summary()
 
     def _summarise(self) -> Summary:
@@ -155,7 +155,7 @@ class StoredRun:
         return _matrix(self.events("accuracy"), measured)
 
     def without_id(self, measured: str = "test") -> dict[str, dict[int, dict[int, float]]]:
-        """without_id()[rule][after][task]: accuracies when the task is not told, in percent; empty for runs of earlier
+        """without_id()[rule][after][task]: accuracies without a task id, in percent; empty for runs of earlier
         releases. The rules are those of `softmask.learning.without_id`."""
         found: dict[str, dict[int, dict[int, float]]] = {}
         for event in self.events("without_id"):
@@ -172,11 +172,11 @@ class StoredRun:
         return found.rename_axis(index="after task", columns="task")
 
     def task_names(self) -> dict[int, str]:
-        """Which task stood at which place."""
+        """The name of the task at each position."""
         return {event["task"]: event["name"] for event in self.events("task")}
 
     def stages_done(self) -> int:
-        """How many stages are learned and saved."""
+        """The number of stages that are learned and saved."""
         names = (file.stem for file in (self.path / "checkpoints").glob("*.safetensors"))
         return max((int(name) + 1 for name in names if name.isdecimal()), default=0)
 
@@ -218,7 +218,8 @@ def _whole_stages(events: Sequence[Event]) -> int:
 
 
 def _data_digest(events: Sequence[Event]) -> str | None:
-    """Of the tasks it was started with; of a run of an older release, of the tasks that it learned."""
+    """The digest of the tasks with which it was started; for a run of an older release, of the tasks that it
+    learned."""
     digests = [event["data"] for event in events if event["kind"] == "started" and "data" in event]
     if digests:
         return str(digests[-1])

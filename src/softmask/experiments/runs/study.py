@@ -30,34 +30,34 @@ STATES: dict[TrialState, Ended] = {
     TrialState.FAIL: "failed",
     TrialState.RUNNING: "running",
 }
-# A trial is pruned if it is below the median of those before it, once there are that many. The first task by itself
-# shows no forgetting.
+# A trial is pruned if it is below the median of earlier trials, once there are this many. The first task alone shows no
+# forgetting.
 TRIALS_TO_COMPARE_WITH = 5
 TASKS_BEFORE_PRUNING = 2
 WORKER = b',"worker_id":"'
 FIRST_OPERATION = b'{"op_code":0' + WORKER
-"""A journal begins with the operation that makes a study."""
+"""A journal begins with the operation that creates a study."""
 LAST_OPERATION_CODE = 10
 
 
 class StudyError(SoftmaskError):
-    """A study that cannot be opened or that was not made for this search."""
+    """The study cannot be opened, or was not made for this search."""
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One trial, without Optuna around it."""
+    """One trial, as a plain record."""
 
     number: int
     """Counted from 1, as it is printed; Optuna counts from 0."""
     state: Ended
     found: dict[str, Any]
     value: float | None
-    """Mean validation accuracy over the tasks, in percent; of a pruned trial, over those that it learned."""
+    """Mean validation accuracy over the tasks, in percent; for a pruned trial, over those that it learned."""
     tasks: int
-    """After how many tasks it was reported."""
+    """The number of tasks after which it was reported."""
     reason: str | None = None
-    """Why it was pruned or failed."""
+    """The reason why it was pruned or failed."""
 
     @classmethod
     def of(cls, trial: FrozenTrial) -> TrialRecord:
@@ -107,7 +107,7 @@ def suggest(trial: Trial, name: str, allowed: Range) -> None:
 
 @contextmanager
 def alone(file: Path) -> Iterator[None]:
-    """One process at a time; the kernel ends it with the process, however that ends."""
+    """A lock for one process at a time; the kernel releases it when the process ends."""
     with open(file, "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -152,7 +152,7 @@ def _is_operation(line: bytes) -> bool:
 
 
 def _begins_an_operation(tail: bytes) -> bool:
-    """Whether a kill may have left this, the beginning of a line as Optuna writes it. Other text is somebody's own."""
+    """Whether this may be the beginning of a line of Optuna, left by a kill. Other text belongs to the user."""
     matched = re.fullmatch(rb'\{"op_code":(?:\d{1,2}(,.*)?)?', tail, re.DOTALL)
     if matched is None:
         return b'{"op_code":'.startswith(tail)
@@ -180,7 +180,7 @@ class _KernelLock(BaseJournalFileLock):
         self._held = None
 
     def _cut_torn_line(self) -> None:
-        """A kill between two bytes leaves half a line, to which the next writer would append."""
+        """Removes an incomplete last line, which a kill leaves behind and to which the next writer would append."""
         with open(self.journal, "r+b") as file:
             if not (size := file.seek(0, os.SEEK_END)):
                 return

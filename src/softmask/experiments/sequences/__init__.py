@@ -55,7 +55,7 @@ class Source:
     home: str = ""
     terms: str = ""
     obtain: str = ""
-    """How to obtain the data where there is no file to fetch."""
+    """How to obtain the data if no file can be downloaded."""
     download: Download | None = None
     locate: Callable[[Path, int], Path] | None = None
     """Finds the data for this number of tasks below a data folder, or raises DataError."""
@@ -120,7 +120,7 @@ class SequenceRegistry(Registry[Loader]):
         self._kinds: dict[str, Kind] = {}
 
     def register_kind(self, prefix: str) -> Callable[[Kind], Kind]:
-        """Decorator: makes all names that begin with the prefix and a colon known."""
+        """Decorator that registers all names that begin with the prefix and a colon."""
 
         def remember(kind: Kind) -> Kind:
             self._kinds[prefix] = kind
@@ -166,7 +166,7 @@ def sequence(
     drop2: float = 0.5,
     norm: Literal["batch"] | None = None,
 ) -> Callable[[Maker], Maker]:
-    """Decorator: makes the function known under this name with this number of tasks. May be stacked."""
+    """Decorator that registers the function under this name with this number of tasks. May be stacked."""
     facts = SequenceFacts(
         tasks=tasks,
         classes=classes,

@@ -1,4 +1,4 @@
-"""Arrays from files of other people: pickles and .npz, read without running anything or trusting any size in them.
+"""Arrays from untrusted files: pickles and .npz, read without running code or trusting any size in them.
 
 A pickle may name only what numpy writes, and each of these names stands for a function here that checks its arguments
 before anything is allocated. The instructions are scanned first, because the unpickler itself can be misled: by a large
@@ -43,7 +43,7 @@ DAMAGE = (
 
 
 class MalformedError(Exception):
-    """Why a pickle is refused; `read_dictionary` adds the name of the file."""
+    """The reason why a pickle is refused; `read_dictionary` adds the name of the file."""
 
 
 def read_dictionary(file: DataFile) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def read_dictionary(file: DataFile) -> dict[str, Any]:
 
 
 def _scan(content: bytes) -> None:
-    """Refuses what the unpickler could not survive; runs nothing. Lengths are checked by `pickletools`."""
+    """Refuses pickles that would crash the unpickler; runs no code. Lengths are checked by `pickletools`."""
     tuples: set[int] = set()
     memo_size, top_is_tuple = 0, False
     for count, (opcode, argument, _) in enumerate(pickletools.genops(io.BytesIO(content))):

@@ -2,7 +2,7 @@
 
 An entry is a folder with `manifest.json`, `sources.json` (size, time and digest of every file that was read) and one
 .npy file for each array. It is built under another name and renamed when it is complete, so that two
-processes may build the same entry at once. An entry that does not fit is built again.
+processes may build the same entry at once. An invalid entry is rebuilt.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Stored:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an entry is made."""
+    """How an entry is built."""
 
     name: str
     version: int
-    """Of the code: raise it whenever it would make other arrays from the same files."""
+    """Version of the code: increase it whenever it would build other arrays from the same files."""
     place: Path
     """The folder or file of the dataset: the same data at another place make another entry."""
     sources: tuple[str, ...]

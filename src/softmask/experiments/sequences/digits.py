@@ -1,8 +1,8 @@
 """Handwritten digits that are installed with scikit-learn: 1797 images of 8x8 pixels, enlarged to 28x28.
 
-D-5 has five tasks of two digits each, which share no class. R-10 has ten tasks with all ten digits, turned by 0, 9,
-..., 81 degrees: tasks that are alike, each with 40 images of a digit to train on. No image that one task of R-10
-is tested on is trained on in any other.
+D-5 has five tasks of two digits each, which share no class. R-10 has ten tasks with all ten digits, rotated by 0, 9,
+..., 81 degrees: similar tasks, each with 40 training images per digit. No test image of one task of R-10 is a training
+image of another.
 Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998.
 """
 
@@ -27,7 +27,7 @@ SIDE = 28
 BRIGHTEST = 16
 # A digit has 174 to 183 images: these are 20 % and 16 % of them, the same for all digits so that none weighs more.
 TEST_PER_CLASS, VALIDATION_PER_CLASS = 36, 29
-# Of about 114 that are left, so that ten tasks are learned sooner. Tasks that are alike help each other the more.
+# Of about 114 that are left, so that ten tasks are learned sooner. Similar tasks then help each other more.
 TRAIN_PER_CLASS_AND_ROTATION = 40
 # Mean and standard deviation of all upright enlarged pixels, rounded: too coarse to tell anything of the test images.
 NORMALISE = Normalisation(mean=(0.31,), std=(0.35,))

@@ -1,7 +1,7 @@
-"""Fetching a data file from its owner: continued where it broke off, checked, and given its name only when it is whole.
+"""Downloads a data file: resumes interrupted downloads, checks the file, and renames it only when it is complete.
 
-The file grows as NAME.part. Beside it, NAME.part.json keeps what the server called the file when it was begun, so that
-what it has since replaced is never patched together with what is here.
+The file grows as NAME.part. NAME.part.json stores the server's version of the file when the download began, so that
+parts of different versions are never combined.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ CHUNK = 1 << 16
 STALLED = 30.0
 """Seconds without a byte after which a connection is given up."""
 ATTEMPTS = 6
-"""That bring nothing, one after the other."""
+"""Consecutive attempts without progress before giving up."""
 PAUSE = 1.0
 """Seconds before the second attempt; each later one waits twice as long."""
 TRANSIENT = {408, 429, 500, 502, 503, 504}
 
 Progress = Callable[[int, int], None]
-"""Told of how many bytes are there, of how many."""
+"""Called with the number of bytes downloaded and the total."""
 
 
 class BrokenOff(Exception):
-    """The connection ended or stalled before the file was whole: worth another attempt."""
+    """The connection ended or stalled before the file was complete; it is tried again."""
 
 
 def fetch(
@@ -74,7 +74,7 @@ def fetch(
 
 
 class NotWritten(Exception):
-    """A file of ours, not the line, made trouble: another attempt would not help."""
+    """Writing failed, not the connection: another attempt would not help."""
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _written() -> Iterator[None]:
 
 
 class _Part:
-    """A file that is not whole yet."""
+    """An incomplete file."""
 
     def __init__(self, target: Path, download: Download) -> None:
         self.target, self.download = target, download
@@ -124,7 +124,7 @@ class _Part:
             raise BrokenOff("the connection was closed")
 
     def finish(self) -> None:
-        """Gives a whole and right file its name; what is not right is removed."""
+        """Renames a complete and correct file; removes a wrong one."""
         found = _md5(self.path)
         if found != self.download.md5:
             self.remove()

@@ -2,8 +2,8 @@
 
 Tasks are learned in the order of their folders' names. A task may also hold `train` and `test` (and `val`), each a
 folder of classes; otherwise a fifth of each class is held out for the test and a tenth of the rest for validation. Any
-format that Pillow reads will do; images are resized to 3x32x32. A digest of the files is in the tasks' names, so that
-changed images are seen to be other tasks.
+format that Pillow reads will do; images are resized to 3x32x32. A digest of the files is part of the tasks' names, so
+that changed images make different tasks.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _read_task(folder: Path) -> TaskFolder:
 
 
 def _similar(tasks: Sequence[TaskFolder]) -> bool:
-    """Tasks with the same classes share what they teach."""
+    """Whether tasks are similar: whether all have the same classes."""
     return len(tasks) > 1 and all(task.classes == tasks[0].classes for task in tasks)
 
 

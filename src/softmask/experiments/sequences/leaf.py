@@ -94,7 +94,7 @@ def has_enough(train: int, test: int, wanted: Counts) -> bool:
 
 
 def choose_users(sizes: Sequence[tuple[int, int]], wanted: Counts, tasks: int) -> list[int]:
-    """Which users become tasks, given how many training and test samples each has.
+    """The users that become tasks, given their numbers of training and test samples.
 
     The first that have enough, in the order of the files; where they are too few, those that have the most.
     """
@@ -118,7 +118,7 @@ def scaled_down(wanted: Counts, train: int, test: int, where: str) -> Counts:
 
 
 def tell_if_scaled(name: str, place: Path, found: Sequence[Counts], wanted: Counts) -> None:
-    """Says so where tasks are smaller than the paper's."""
+    """Warns if tasks are smaller than the paper's."""
     if all(counts == wanted for counts in found):
         return
     ranges = []

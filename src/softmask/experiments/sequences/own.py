@@ -108,7 +108,7 @@ def _batches(images: Tensor, labels: Tensor, normalise: Normalisation | None) ->
 
 
 def _ids(images: Tensor, labels: Tensor) -> list[int]:
-    """From the content: other samples under the same name must not pass for the same task."""
+    """An id from the content, so that different samples under the same name are different tasks."""
     pairs = zip(images.contiguous().numpy(), labels.tolist(), strict=True)
     return [
         int.from_bytes(hashlib.blake2b(image.tobytes() + bytes(str(label), "ascii"), digest_size=8).digest(), "big")

@@ -1,8 +1,7 @@
-"""Sequences from what people have: a table of images, labels and tasks; datasets cut by classes; Avalanche benchmarks.
-
-All are read into memory once. A digest of the content is in the tasks' names, so that other images are seen to be other
-tasks. Where no images are given for the test, a fifth of each class is held out for it, and a tenth of the rest for
-validation; who is held out follows from `seed` and the order of the samples.
+"""Sequences from your own data: a table of images, labels and tasks; datasets split by classes; Avalanche benchmarks.
+All are read into memory once. A digest of the content is part of the tasks' names, so that different images make
+different tasks. Without test images, a fifth of each class is held out for the test, and a tenth of the rest for
+validation; the choice depends on `seed` and the order of the samples.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ def sequence_from_table(
     part).
 
     An image is a file, relative to `folder`, which becomes a colour image of `side` x `side`; or a Pillow image, an
-    array or a tensor, all of one shape. Labels may be anything that can be told apart; tasks come in the order in which
-    they are first met. `part` is `train`, `val` or `test`; without that column, or where it is empty, it is drawn.
+    array or a tensor, all of one shape. Labels may be of any hashable type; tasks are in the order of their first
+    appearance. `part` is `train`, `val` or `test`; without that column, or where it is empty, it is drawn.
     """
     samples = list(_rows(table, (image, label, task, part)))
     return _sequence(name, samples, Path(folder), side, seed, normalise)

@@ -1,7 +1,7 @@
-"""Experiment trackers, fed from `events.jsonl`: every event once, however often the run was interrupted.
+"""Experiment trackers, fed from `events.jsonl`: every event is logged once, even if the run was interrupted.
 
 The number of lines that a tracker has received is kept beside them (`tracked-tensorboard.json`). A tracker that was
-down, or that is asked for only when a run is finished, gets the rest later. None is imported unless asked for.
+unavailable, or that is added after a run has finished, gets the rest later. Trackers are imported only when used.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 class TrackerMissing(SoftmaskError):
-    """A tracker that is not installed."""
+    """The tracker is not installed."""
 
 
 class Tracker(Protocol):
@@ -96,11 +96,11 @@ class Tracker(Protocol):
         """Makes sure that logged metrics survive a kill."""
 
     def close(self, status: str) -> None:
-        """The run is finished, failed or unfinished."""
+        """Ends the run as finished, failed or unfinished."""
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Before anything is run."""
+    """Checks the trackers before anything is run."""
     for name in names:
         if name not in TRACKERS:
             raise UnknownName("tracker", name, TRACKERS)
@@ -125,7 +125,7 @@ def tracked(config: RunConfig, store: Store, names: Sequence[str]) -> Iterator[l
 
 
 class Tracking:
-    """One run, one tracker. A tracker that fails is not used any more: the run goes on without it."""
+    """One run and one tracker. A tracker that fails is dropped, and the run continues without it."""
 
     def __init__(self, config: RunConfig, store: Store, name: str) -> None:
         self.config, self.store, self.name = config, store, name
@@ -214,7 +214,7 @@ class Tracking:
 
 
 def folder_of(run: StoredRun, name: str) -> Path:
-    """Where a tracker may keep files of its own."""
+    """A folder for the tracker's own files."""
     folder = run.path / name
     folder.mkdir(exist_ok=True)
     return folder
