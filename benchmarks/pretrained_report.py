@@ -70,8 +70,12 @@ def draw(cells: Sequence[dict[str, Any]]) -> None:
             of = [cell for cell in cells if (cell["setting"], cell["way"]) == (setting, way)]
             if of:
                 _, end, new = kept_and_learned(of, setting)
-                ours = way in NAMES
-                axis.plot(new, end, "o" if ours else "x", label=name(way).replace("**", ""))
+                look = {"marker": "o" if way in NAMES else "x", "linestyle": "none"}
+                if way.startswith("half"):  # lies on the row with the copy in fp32
+                    look |= {"markersize": 10, "markerfacecolor": "none"}
+                axis.plot(new, end, label=name(way).replace("**", ""), **look)
+        before, _, _ = kept_and_learned([cell for cell in cells if cell["setting"] == setting], setting)
+        axis.axhline(before, color="#999999", linestyle="--", linewidth=0.8, label="before the new tasks")
         axis.set(xlabel="new tasks, when learned (%)", ylabel=labels[setting])
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, frameon=False)
