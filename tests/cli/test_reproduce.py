@@ -25,6 +25,7 @@ def test_every_name_has_a_command(tmp_path: Path, name: str) -> None:
     needs_none = name in ("statistics", "network-size")
     assert ("no run is needed" in told.out) == needs_none
     assert ("missing" in told.out) == (not needs_none)
+    assert ("measuring spg on D-5" in told.err) == (not needs_none), "a line while it works"
     assert not (tmp_path / "store").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -175,6 +176,10 @@ class UnguardedNumPy(Unguarded):
     draw = staticmethod(np.random.random)
 
 
+class UnguardedPython(Unguarded):
+    draw = staticmethod(random.random)
+
+
 class Lazy(Method):
     """Learns nothing."""
 
@@ -201,6 +206,7 @@ class Lazy(Method):
         (Loner, testing.check_interrupted_equals_uninterrupted, "neither in `state_dict"),
         (UnguardedTorch, testing.check_task_ends_draw_apart, "torch"),
         (UnguardedNumPy, testing.check_task_ends_draw_apart, "NumPy"),
+        (UnguardedPython, testing.check_task_ends_draw_apart, "Python"),
         (Lazy, testing.check_learns, "50 is chance"),
     ],
 )

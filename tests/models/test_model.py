@@ -7,6 +7,7 @@ import shutil
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -493,6 +494,26 @@ def test_normalisation_can_be_set_and_adopt_warns_of_the_default(tmp_path: Path)
     for wrong in ({"mean": (0,)}, {"mean": (0,), "std": (1,)}, {"mean": (0, 0, 0), "std": (1, 0, 1)}):
         with pytest.raises(SoftmaskError, match="std"):
             ContinualModel.create(tmp_path / "new", small_images, (3, 4, 4), **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, True),
+        ({"inputs": torch.zeros(4, 3, 4, 4, dtype=torch.uint8)}, True),
+        ({"inputs": torch.zeros(4, 3, 4, 4)}, False),
+        ({"mean": (0, 0, 0), "std": (1, 1, 1)}, False),
+    ],
+    ids=["alone", "bytes", "floats", "set"],
+)
+def test_adopt_without_labels_warns_of_the_default_normalisation(
+    given: dict[str, Any], told: bool, tmp_path: Path
+) -> None:
+    known = {"network": small_images, "input_shape": (3, 4, 4), **given}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ContinualModel.adopt(tmp_path / "m", small_images(), nn.Linear(5, 2), "old", **known)
+    assert any("std=" in str(each.message) for each in caught) is told
 
 
 def small_images() -> nn.Module:

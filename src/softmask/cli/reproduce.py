@@ -80,7 +80,7 @@ def reproduce_command(
     if dry_run:
         cells, jobs = grid.cells(kept), workers.jobs
         how: dict[str, Any] = {"keep": wanted.keep, "device": measured_on, "retry_failed": retry_failed}
-        expected = forecast_grid(cells, kept, data, jobs=jobs, **how)
+        expected = forecast_grid(cells, kept, data, jobs=jobs, watch=tell, **how)
         for line in expected.lines():
             out.print(line)
         return

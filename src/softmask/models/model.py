@@ -200,14 +200,12 @@ class ContinualModel:
             made = cls(folder, config, network, load_method(folder, config, network), None, where)
             if inputs is not None:
                 made.keep_probe(task, inputs)
+            if mean is None:
+                _warn_of_normalisation(config, made.config.tasks[0].inputs)
             return made
         train, val = read_task(sample, None, config.input_shape, classes, (seed, task), keep_empty_classes=True)
-        if mean is None and kind_of(train.inputs) == "bytes":
-            warnings.warn(
-                f"the images are normalised with mean {config.mean} and std {config.std}; if the model was trained "
-                "with others, pass mean= and std=",
-                stacklevel=2,
-            )
+        if mean is None:
+            _warn_of_normalisation(config, kind_of(train.inputs))
         known = make_task(config, task, train, val).on(where)
         adopted = adopt_task(config, network, backbone, head, known, train.classes)
         config, folder = replace(config, generation=1, tasks=(adopted.facts,)), ModelFolder(Path(path))
@@ -609,6 +607,16 @@ def _write_new(
     with Lease(folder.path):
         folder.prepare()  # another process may have been quicker
         folder.commit(config, method.state_dict(), event, expected_state(config, network), statistics)
+
+
+def _warn_of_normalisation(config: ModelConfig, inputs: str) -> None:
+    """The default is a guess, and with the wrong normalisation a model predicts less well without any other sign."""
+    if config.mean and inputs != "floats":
+        warnings.warn(
+            f"images in bytes are normalised with mean {config.mean} and std {config.std}; if the model was trained "
+            "with others, pass mean= and std=",
+            stacklevel=3,
+        )
 
 
 def _checked_name(name: str) -> None:

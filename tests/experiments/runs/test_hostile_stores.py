@@ -15,7 +15,7 @@ from softmask.errors import SoftmaskError
 from softmask.experiments.analyses import ANALYSES, grouping
 from softmask.experiments.executors import SerialExecutor
 from softmask.experiments.report.run_pages import run_data
-from softmask.experiments.runs.config import make_config
+from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.grid import Grid
 from softmask.experiments.runs.run import run
 from softmask.experiments.runs.store import Store, StoredRun, StoreError
@@ -199,6 +199,23 @@ def test_a_folder_that_may_not_be_read_is_a_failed_cell(
     assert isinstance(error, PermissionError) != ("delete" in problem), "deleting is no answer to a lack of permission"
     cells = Grid((tiny_config(), tiny_config("ncl", tasks=1, changes={"epochs": 1}))).run(store, SerialExecutor())
     assert sorted(cell.state for cell in cells) == ["failed", "finished"]
+
+
+@pytest.mark.parametrize(("retry", "ended"), [(False, ["failed", "finished"]), (True, ["finished", "finished"])])
+def test_a_folder_that_may_not_be_looked_into_costs_no_other_cell(
+    retry: bool, ended: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tried again, it is the run itself that meets the error, if it is still there."""
+    configs, busy = [tiny_config("ncl", tasks=1, seed=seed, changes={"epochs": 1}) for seed in (1, 2)], Store.busy
+
+    def refused(store: Store, config: RunConfig) -> bool:
+        if config == configs[0]:
+            raise PermissionError(13, "Permission denied")
+        return busy(store, config)
+
+    monkeypatch.setattr(Store, "busy", refused)
+    cells = Grid(tuple(configs)).run(Store(tmp_path), SerialExecutor(), retry_failed=retry)
+    assert sorted(cell.state for cell in cells) == ended
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "config.json.tmp", "progress.safetensors.tmp", "checkpoints"])

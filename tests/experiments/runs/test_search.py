@@ -17,6 +17,7 @@ import pytest
 from softmask.errors import SoftmaskError
 from softmask.experiments.runs import run as run_module
 from softmask.experiments.runs import search as search_module
+from softmask.experiments.runs import study as study_module
 from softmask.experiments.runs.search import Search, best_of, found_settings, objective
 from softmask.experiments.runs.search_space import SearchPlan
 from softmask.experiments.runs.store import Store
@@ -227,6 +228,16 @@ def test_a_password_is_not_printed(tmp_path: Path, address: str, shown: str) -> 
         with pytest.raises(StudyError) as caught:
             searched(plan(), tmp_path, study=address)
         assert "cret" not in str(caught.value)
+
+
+def test_a_password_in_the_words_of_a_driver_is_not_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(address: str) -> None:
+        raise ValueError(f"could not connect to {address}")
+
+    monkeypatch.setattr(study_module, "RDBStorage", refuse)
+    with pytest.raises(StudyError, match="could not connect") as caught:
+        searched(plan(), tmp_path, study="postgresql://me:s3cret@host/db")
+    assert "s3cret" not in str(caught.value)
 
 
 def test_all_thresholds_are_tried_once(tmp_path: Path) -> None:

@@ -64,8 +64,12 @@ class ProcessExecutor:
                     busy[worker.pipe] = worker
                 for pipe in wait(list(busy)):
                     assert isinstance(pipe, Connection)
-                    worker = busy.pop(pipe)
+                    worker = busy[pipe]
                     order, answer = worker.order, worker.answer()
+                    if isinstance(answer, _Note):
+                        warnings.warn(answer.text, stacklevel=2)
+                        continue
+                    del busy[pipe]
                     if answer is not None:
                         idle.append(worker)
                         yield answer
@@ -91,6 +95,13 @@ class _Order:
     item: Any
     content: bytes
     tries: int = 0
+
+
+@dataclass(frozen=True)
+class _Note:
+    """A warning on its way to the driver, which alone knows whether another worker has said the same."""
+
+    text: str
 
 
 def _packed(function: Callable[..., Any], item: Any) -> bytes:
@@ -120,14 +131,14 @@ class _Worker:
         with suppress(OSError):  # it died while it was idle: reading its answer tells
             self.pipe.send_bytes(order.content)
 
-    def answer(self) -> Outcome[Any, Any] | None:
+    def answer(self) -> Outcome[Any, Any] | _Note | None:
         """None if the process died over it."""
         try:
-            result, error, kind = pickle.loads(self.pipe.recv_bytes())  # from our own worker, through our own pipe
+            answer = pickle.loads(self.pipe.recv_bytes())  # from our own worker, through our own pipe
         except (EOFError, OSError):
             self.process.join()
             return None
-        return Outcome(self.order.item, result, error, kind)
+        return answer if isinstance(answer, _Note) else Outcome(self.order.item, *answer)
 
     def death(self, tries: int) -> str:
         code = self.process.exitcode or 0
@@ -168,14 +179,19 @@ def _work(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the driver decides
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
-    # One line each, as on the command line: the place in the code does not help the user of a grid.
-    warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr, flush=True)
+    one_at_a_time = threading.Lock()  # other threads may warn, too
+
+    def send(content: bytes) -> None:
+        with one_at_a_time:
+            pipe.send_bytes(content)
+
+    warnings.showwarning = lambda message, *_, **__: send(pickle.dumps(_Note(str(message))))
     while True:
         try:
             content = pipe.recv_bytes()
         except (EOFError, OSError):
             return
-        pipe.send_bytes(_answer(content))
+        send(_answer(content))
 
 
 def _answer(content: bytes) -> bytes:

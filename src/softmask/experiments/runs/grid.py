@@ -149,7 +149,7 @@ def _run_waiting(
     waiting: dict[str, RunConfig], store: Store, executor: Executor, work: Callable[[RunConfig], None]
 ) -> Iterator[Cell]:
     while waiting:
-        free = [config for config in waiting.values() if not store.busy(config)]
+        free = [config for config in waiting.values() if not _busy(config, store)]
         for outcome in executor.map(work, free):
             if outcome.kind != FolderBusyError.__name__:
                 del waiting[outcome.item.id()]
@@ -160,6 +160,14 @@ def _run_waiting(
         for cell in elsewhere:
             del waiting[cell.config.id()]
             yield replace(cell, elsewhere=True)
+
+
+def _busy(config: RunConfig, store: Store) -> bool:
+    """A folder that may not be entered is not busy: running its cell gives the error, and the other cells go on."""
+    try:
+        return store.busy(config)
+    except OSError:
+        return False
 
 
 def _compared(cell: Cell, store: Store, names: TaskNames, policy: ChangedData) -> Cell:
