@@ -55,8 +55,6 @@ class GR(DistillingMethod):
     title = "GR"
     family = "replay"
     keeps_old_data = "generator"
-    default_dropout = (0.2, 0.5)
-    dropout_source = "as LwF: the authors of HAT, for this AlexNet"
     not_in_snapshot = ("generator",)
 
     @dataclass(frozen=True)

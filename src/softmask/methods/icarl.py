@@ -51,8 +51,6 @@ from softmask.methods.lwf import distilling_step
 class ICaRL(DistillingMethod):
     title = "iCaRL"
     family = "replay"
-    default_dropout = (0.2, 0.5)
-    dropout_source = "as LwF: the authors of HAT, for this AlexNet"
     not_in_snapshot = ("memory", "means", "known")
 
     means: Tensor
