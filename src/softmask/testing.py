@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softmask.core.answers import evaluating
 from softmask.experiments.metrics import average_accuracy
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.run import build, load, run
 from softmask.experiments.runs.store import Listener, Store, StoredRun
-from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.registry import METHODS
@@ -277,7 +277,7 @@ def _digest(done: StoredRun) -> str:
 
 
 def _interrupt_after(saved: int) -> Listener:
-    """Lets so many epochs or tasks be saved, then strikes while the next is being noted, before it is saved."""
+    """Interrupts after `count` saved epochs or tasks, while the next one is recorded, before it is saved."""
     seen = 0
 
     def strike(event: dict[str, Any]) -> None:
@@ -290,7 +290,7 @@ def _interrupt_after(saved: int) -> Listener:
 
 
 def _after_each_task(config: RunConfig) -> list[tuple[Method, Task]]:
-    """The method as it is after each task: rebuilt from what it saved there."""
+    """The method after each task, rebuilt from its saved state."""
     sequence = load(config, None)
     method, journal = build(config, sequence), InMemoryJournal()
     stages = method.stages(sequence.tasks, config.training)

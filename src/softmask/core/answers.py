@@ -93,7 +93,7 @@ class KeepAnswers:
         """Makes the current model, with these old heads, the teacher. Recorded answers must be recorded again."""
         given = one_or_many(heads)
         if given and self.of != "answers":
-            raise ValueError(f"old heads are asked with of='answers' only, not with of={self.of!r}")
+            raise ValueError(f"old heads are used only with of='answers', not with of={self.of!r}")
         self.heads = [frozen_copy(head) for head in given]
         self.remembered = None  # before the next copy is made: one at a time
         self.recorded = RecordedAnswers()
@@ -181,7 +181,7 @@ class KeepAnswers:
         output = getattr(output, "logits", output) if self.of == "tokens" else output
         if not isinstance(output, Tensor):
             raise TypeError(
-                f"the backbone gives {type(output).__name__}, not a tensor: pass forward=lambda model, x: ..., which "
+                f"the backbone returns {type(output).__name__}, not a tensor: pass forward=lambda model, x: ..., which "
                 "picks the features"
             )
         if self.of != "answers":
@@ -207,7 +207,7 @@ class KeepAnswers:
             with evaluating(model), model.disable_adapter():
                 return self._answers(self.forward(model, x))
         if self.remembered is None:
-            raise RuntimeError("nothing is remembered: call remember() after the strength was raised from 0")
+            raise RuntimeError("there is no teacher: call remember() after the strength was raised from 0")
         remembered = self.remembered.to(self._device())  # the backbone may have been moved since
         return self._answers(self.forward(remembered, _rounded(x) if self.precision == "bfloat16" else x))
 

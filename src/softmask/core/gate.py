@@ -94,7 +94,7 @@ class RetentionGate:
 
     def __enter__(self) -> RetentionGate:
         if not self.probes:
-            raise RuntimeError("the gate knows no old task: add(name, x, y, head) a probe of each")
+            raise RuntimeError("the gate has no old tasks: call add(name, x, y, head) for each")
         for curve in self.curves.values():
             del curve[1:]
         heads = {id(probe.head): probe.head for probe in self.probes.values() if probe.head is not None}

@@ -280,4 +280,6 @@ def _require_settings(strength: float, ways: Sequence[str]) -> None:
     if unknown := [way for way in ways if way not in (*TERMS, *MASKS)]:
         raise ValueError(f"ways must be of {', '.join((*TERMS, *MASKS))}, not {unknown[0]!r}")
     if not ways or len(set(ways)) < len(ways):
-        raise ValueError(f"ways must name at least one way, and none twice: {', '.join(ways) or 'there is none'}")
+        raise ValueError(
+            f"ways must name at least one protection, and none twice: {', '.join(ways) or 'there is none'}"
+        )

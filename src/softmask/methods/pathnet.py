@@ -111,7 +111,7 @@ class PathNet(Method):
         return x
 
     def owned(self, tasks: int) -> list[set[int]]:
-        """The modules of every layer that the first so many tasks use."""
+        """The modules of every layer that the first N tasks use."""
         return [set(layer.flatten().tolist()) for layer in self.paths[:tasks].unbind(1)]
 
     def begin_task(self, task: Task) -> None:

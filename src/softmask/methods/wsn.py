@@ -107,7 +107,7 @@ class WSN(Method):
         return {name: largest(scores.abs(), self.kept(scores.numel())) for name, scores in self.scores.items()}
 
     def kept(self, entries: int) -> int:
-        """How many of so many weights are chosen."""
+        """How many of `entries` weights are selected."""
         return entries - round((1 - self.settings.share) * (entries - 1))
 
     def begin_task(self, task: Task) -> None:

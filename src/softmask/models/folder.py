@@ -145,7 +145,7 @@ class ModelFolder:
             self.note(event)
             self.tidy(config)
         except (OSError, SoftmaskError) as error:  # the model itself is safe by now
-            warnings.warn(f"{self.path} is saved, but not tidied up: {error}", stacklevel=2)
+            warnings.warn(f"{self.path} is saved, but old files could not be removed: {error}", stacklevel=2)
 
     def describe(self, config: ModelConfig, event: Mapping[str, Any]) -> None:
         """Atomically writes another description of the same generation."""
@@ -242,7 +242,7 @@ def _same(place: str, found: Any, wanted: Any) -> bool:
 
 
 def _nested_alike(found: Any, wanted: Any) -> bool:
-    """Whether dictionaries stand in each other in the same way, with the same names."""
+    """Whether two dictionaries have the same nested structure and names."""
     if not isinstance(wanted, Mapping) or not isinstance(found, Mapping):
         return isinstance(wanted, Mapping) == isinstance(found, Mapping)
     return found.keys() == wanted.keys() and all(_nested_alike(found[key], wanted[key]) for key in wanted)

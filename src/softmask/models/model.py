@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 import softmask
+from softmask.core.answers import evaluating
 from softmask.core.gate import check_share
 from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.learning.device import exact, find_device
-from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
 from softmask.learning.without_id import ClassStatistics, guess_tasks
 from softmask.models.attempts import Attempt, first_that_passes

@@ -37,7 +37,7 @@ class Checked:
     sizes: Sizes | None
     paper: Sizes | None
     problems: tuple[str, ...] = ()
-    """Why the sequence cannot be used as it is."""
+    """The reasons why the sequence cannot be used."""
     notes: tuple[str, ...] = field(default=())
     """Harmless differences."""
 

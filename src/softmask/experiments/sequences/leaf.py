@@ -39,7 +39,7 @@ class LeafFile(NamedTuple):
 
 
 class LeafUser(NamedTuple):
-    """One user's samples as they stand in the file."""
+    """One user's samples, as stored in the file."""
 
     name: str
     x: list[Any]
