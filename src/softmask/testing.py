@@ -192,10 +192,9 @@ def check_promise_of_not_forgetting(name: str, folder: Path) -> None:
 
 
 def check_memory_does_not_grow_with_steps(name: str, folder: Path) -> None:
-    """A Fit of six epochs holds no more after the last than after the second, in the method and in what is saved.
-
-    A whole run with six epochs a task holds no more than one with two, but for what follows from the weights, as the
-    number of directions does that a projection keeps: a hundredth may be.
+    """A Fit of six epochs holds no more after the last epoch than after the second, in the method and in the saved
+    state. A run with six epochs per task holds no more than one with two, except for one percent of state that depends
+    on the weights, such as the number of directions of a projection.
     """
     largest = []
     for epochs in (2, 6):
@@ -216,9 +215,8 @@ def check_memory_does_not_grow_with_steps(name: str, folder: Path) -> None:
 
 
 def check_learns(name: str, folder: Path) -> None:
-    """Two tasks of D-5 are learned, and even what is left after forgetting lies clearly above chance (50 %).
-
-    Not more than that: how well a single seed does depends on how the processor rounds.
+    """After two tasks of D-5, accuracy is clearly above chance (50 %) even after forgetting. The threshold is low,
+    since the result of a single seed depends on rounding.
     """
     config = make_config(name, "D-5", preset="short", tasks=2, changes=LONG_ENOUGH)
     accuracies = run(config, Store(folder), checkpoint_every=config.training.epochs).accuracies()
@@ -277,7 +275,7 @@ def _digest(done: StoredRun) -> str:
 
 
 def _interrupt_after(saved: int) -> Listener:
-    """Interrupts after `count` saved epochs or tasks, while the next one is recorded, before it is saved."""
+    """Interrupts after this many saved epochs or tasks, while the next one is recorded, before it is saved."""
     seen = 0
 
     def strike(event: dict[str, Any]) -> None:
@@ -331,7 +329,7 @@ def _copied(value: Any) -> Any:
 
 
 def _held_bytes(value: Any, seen: set[int]) -> int:
-    """Of all tensors and NumPy arrays that can be reached from a value, each counted once."""
+    """The bytes of all tensors and NumPy arrays that are reachable from a value, each counted once."""
     if id(value) in seen or isinstance(value, type):
         return 0
     seen.add(id(value))
