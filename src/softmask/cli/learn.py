@@ -104,13 +104,13 @@ def learn(
     name = task or Path(os.path.abspath(images)).name
     try:
         with Progress(name, len(opened.tasks) + 1, first=len(opened.tasks)) as progress:
-            kept = probe if probe is not None else PROBE_OF_A_GATE if retain is not None else 0
+            probe_size = probe if probe is not None else PROBE_OF_A_GATE if retain is not None else 0
             facts = opened.learn(
                 name,
                 images,
                 val,
                 training=changes,
-                probe=kept,
+                probe=probe_size,
                 retain=retain,
                 search_minutes=search_minutes,
                 more=more,

@@ -253,9 +253,9 @@ def _without_constants(table: Table) -> Table:
         return table
     columns = [name for name in table.columns[1:] if name in SAID_ONCE]
     same = {name: table.frame[name].iloc[0] for name in columns if table.frame[name].astype(str).nunique() == 1}
-    said = "; ".join(f"{name}: {value}" for name, value in same.items() if value is not None)
+    shared = "; ".join(f"{name}: {value}" for name, value in same.items() if value is not None)
     kept = table.select([name for name in table.columns if name not in same])
-    return kept.noting(f"In all rows: {said}.") if said else kept
+    return kept.noting(f"In all rows: {shared}.") if shared else kept
 
 
 def _copies(name: str, table: Table) -> str:
