@@ -116,7 +116,7 @@ class GEM(Method):
 
 
 def as_vector(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
-    """One after the other; a missing one is zero."""
+    """The gradients as one vector; a missing gradient is zero."""
     pairs = zip(parameters, gradients, strict=True)
     return torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in pairs])
 

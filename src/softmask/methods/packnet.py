@@ -72,7 +72,7 @@ class PackNet(Method):
 
     owners: WeightOwners
     packed: Tensor
-    """How many tasks have their own weights."""
+    """The number of tasks that own weights."""
     may_move: dict[Tensor, Tensor]
 
     def build(self) -> None:

@@ -16,7 +16,7 @@ WORKER_DIED = "WorkerDied"
 
 
 class ExecutorError(SoftmaskError):
-    """An executor that cannot do what was asked of it."""
+    """The executor cannot do this."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class ProcessExecutor:
 
     jobs: int = os.cpu_count() or 1
     attempts: int = 3
-    """How often an item is tried whose worker dies."""
+    """Number of attempts for an item whose worker dies."""
     devices: tuple[str, ...] = ()
     """GPUs by their numbers: each worker sees only one of them (CUDA_VISIBLE_DEVICES), in turn."""
 

@@ -107,7 +107,7 @@ def tested_and_trained(sequence: TaskSequence) -> int:
 
 
 def _problems(sequence: TaskSequence) -> list[str]:
-    """Problems between tasks, which no reader of a single file can see."""
+    """Problems between tasks, which cannot be detected in a single file."""
     problems = []
     names = [task.name for task in sequence.tasks]
     if len(set(names)) != len(names):
