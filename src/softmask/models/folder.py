@@ -145,7 +145,7 @@ class ModelFolder:
             self.note(event)
             self.tidy(config)
         except (OSError, SoftmaskError) as error:  # the model itself is safe by now
-            warnings.warn(f"{self.path} is saved, but old files could not be removed: {error}", stacklevel=2)
+            warnings.warn(f"{self.path} is saved, but not tidied up: {error}", stacklevel=2)
 
     def describe(self, config: ModelConfig, event: Mapping[str, Any]) -> None:
         """Atomically writes another description of the same generation."""
