@@ -20,7 +20,7 @@ from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.learning.device import exact, find_device
 from softmask.learning.method import Method
 from softmask.learning.without_id import ClassStatistics, guess_tasks
-from softmask.models.attempts import Attempt, first_that_passes
+from softmask.models.attempts import Attempt, first_accepted
 from softmask.models.data import Labelled, Source, kind_of, normalise_bytes, read_inputs, read_task
 from softmask.models.description import KnownTask, ModelConfig, check_name, new_config
 from softmask.models.export import write_export
@@ -285,7 +285,7 @@ class ContinualModel:
                     gate.check(learned.method)
                 return learned
 
-            learned, used = first_that_passes(self.config, wanted, attempt, search_minutes)
+            learned, used = first_accepted(self.config, wanted, attempt, search_minutes)
             lease.require()  # before anything is written: another process may have learned meanwhile
             facts = self._kept(learned, place, probe)
             tasks = [*self.config.tasks]

@@ -167,7 +167,7 @@ def _work(pipe: Connection) -> None:
     """The life of a worker: one item after the other until the driver closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the driver decides
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    threading.Thread(target=_end_with_the_driver, daemon=True).start()
+    threading.Thread(target=_exit_with_driver, daemon=True).start()
     # One line each, as on the command line: the place in the code does not help the user of a grid.
     warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr, flush=True)
     while True:
@@ -187,7 +187,7 @@ def _answer(content: bytes) -> bytes:
         return pickle.dumps((None, error_text(error), type(error).__name__))
 
 
-def _end_with_the_driver() -> None:
+def _exit_with_driver() -> None:
     driver = multiprocessing.parent_process()
     assert driver is not None
     wait([driver.sentinel])

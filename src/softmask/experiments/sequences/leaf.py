@@ -117,7 +117,7 @@ def scaled_down(wanted: Counts, train: int, test: int, where: str) -> Counts:
     return counts
 
 
-def tell_if_scaled(name: str, place: Path, found: Sequence[Counts], wanted: Counts) -> None:
+def warn_if_scaled(name: str, place: Path, found: Sequence[Counts], wanted: Counts) -> None:
     """Warns if tasks are smaller than the paper's."""
     if all(counts == wanted for counts in found):
         return
