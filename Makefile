@@ -9,13 +9,13 @@ export OMP_WAIT_POLICY ?= passive
 .PHONY: help demo test test-slow test-oldest lint bench results reference docs package clean
 
 help:
-	@echo "make demo       learn task after task with several methods on built-in data, and a report"
+	@echo "make demo       run four methods on built-in data and write a report"
 	@echo "make test       lint, types and tests (under 10 minutes)"
-	@echo "make test-slow  the tests that take longer: many kills, packaging"
+	@echo "make test-slow  slow tests: killed processes, packaging"
 	@echo "make test-oldest  core and command-line tests with the lowest declared version of every dependency"
 	@echo "make bench      speed as ratios within one run; make bench NAME=importance for one of them"
-	@echo "make results    the tables of RESULTS.md anew, from the runs in results/"
-	@echo "make reference  the signatures of docs/reference.md anew, from the code"
+	@echo "make results    regenerate the tables of RESULTS.md from the runs in results/"
+	@echo "make reference  regenerate the signatures of docs/reference.md from the code"
 	@echo "make docs       the documentation as a site in site/"
 	@echo "make package    wheel and source archive in dist/"
 

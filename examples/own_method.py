@@ -1,4 +1,4 @@
-"""L2: a continual-learning method of one's own in 40 lines, outside the package.
+"""L2: a custom continual-learning method in 40 lines, outside the package.
 
 Penalises the squared distance of every parameter of the backbone from its value after the last task.
 Remembers between tasks: the last weights of the backbone.
@@ -6,7 +6,7 @@ Cost: a step costs a little more; no pass at task ends.
 
 Run `python examples/own_method.py`: it learns two tasks of built-in digits with it and prints the accuracies.
 In a package of your own, name the module under the entry-point group `softmask.methods`, and `softmask run --method l2`
-finds it; the checks in `softmask.testing` tell whether it keeps the contract.
+finds it; the checks in `softmask.testing` show whether it meets the contract.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Your own model, your own loop, any optimizer: the core without anything else of the package.
+"""Your own model, training loop and optimizer with the core of the package alone.
 
 Run `python examples/own_model.py`. Three tasks of handwritten digits, one after another, with a small network
 and Adam; it prints the accuracy on each task when it was learned and after the last, without the mask and with it.
@@ -20,7 +20,7 @@ Data = tuple[Tensor, Tensor]
 
 
 def digits(classes: tuple[int, ...]) -> tuple[Data, Data]:
-    """Training and test images of these digits, labelled by their place among them."""
+    """Training and test images of these digits, labelled by their position among these classes."""
     source = load_digits()
     images = torch.tensor(source.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(source.target)

@@ -1,7 +1,7 @@
-"""A small BERT learns three text tasks in a Trainer, with AdamW and weight decay: what does it forget?
+"""A small BERT learns three text tasks in a Trainer, with AdamW and weight decay; prints its forgetting.
 
 Run `python examples/text_tasks.py`. It prints the accuracy on each task when it was learned and after the last one,
-three times: without the callback, with it, and with `scale="gradient"`, which Adam divides out again.
+three times: without the callback, with it, and with `scale="gradient"`, which has no effect under Adam.
 The texts are generated: a sentence is a row of random words, some of them typical of its class.
 """
 

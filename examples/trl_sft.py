@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer goes on teaching a small language model, and what it answered before is kept."""
+"""Fine-tunes a small language model with TRL's SFTTrainer while keeping its old answers."""
 
 import torch
 from datasets import Dataset
@@ -22,7 +22,7 @@ if __name__ == "__main__":
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", pad_token="<pad>")
     model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=32, n_embd=16, n_layer=1, n_head=2))
-    guard = protect(model, ways=("tokens",), pretrained=True)  # from the model alone
+    guard = protect(model, ways=("tokens",), pretrained=True)  # needs no old data
     texts = Dataset.from_dict({"text": [" ".join(f"w{n}" for n in torch.randint(48, (12,))) for _ in range(32)]})
     settings = SFTConfig("trl-sft", max_steps=4, save_steps=2, report_to=[], use_cpu=True, max_length=16, bf16=False)
     callbacks = [GuardCallback(guard)]

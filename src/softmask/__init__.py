@@ -1,4 +1,4 @@
-"""Soft-masking for continual learning: a network that learns task after task and keeps what it knew."""
+"""Continual learning by soft-masking: a network learns task after task without catastrophic forgetting."""
 
 import importlib
 from typing import TYPE_CHECKING

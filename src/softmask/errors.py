@@ -1,4 +1,4 @@
-"""Mistakes that a user can mend. The command line prints them in one or two lines, without a traceback."""
+"""Errors that a user can fix. The command line prints them in one or two lines, without a traceback."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from contextlib import contextmanager
 
 
 class SoftmaskError(Exception):
-    """Says what was wrong, what was expected and what to do."""
+    """The message says what was wrong, what was expected and what to do."""
 
 
 class UnknownName(SoftmaskError):
-    """A name that nothing answers to."""
+    """An unknown name."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         super().__init__(f"unknown {kind} {name!r}{choices(name, sorted(known))}{hint}")
 
 
 class ConfigError(SoftmaskError):
-    """A config that says something that cannot be."""
+    """An invalid config."""
 
 
 class DataError(SoftmaskError):
-    """A data file that is missing, damaged or not what it should be."""
+    """A data file is missing, damaged or of the wrong kind."""
 
 
 def escaped(text: str) -> str:
-    """Text in which control characters are visible: names of files may hold sequences that a terminal obeys."""
+    """Text with visible control characters: file names may contain terminal escape sequences."""
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 def choices(name: str, known: Iterable[str]) -> str:
-    """The nearest of the known names, and all of them."""
+    """The nearest known name, and all known names."""
     names = list(known)
     near = nearest(name, names)
     return f"{near} Known: {', '.join(names)}" if near else f"; known: {', '.join(names) or 'none'}"
@@ -45,11 +45,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f": did you mean {lower[matches[0]]!r}?" if matches else ""
 
 
-MOST = 100  # whoever has more than that to mend has another set than is expected
+MOST = 100  # with more problems than this, it is probably another dataset
 
 
 class DataErrors(DataError):
-    """Several things are wrong. As text it is the first of them; `softmask data check` lists those of a sequence."""
+    """Several problems. The message is the first of them; `softmask data check` lists all problems of a sequence."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         more = f" (and {len(problems) - 1} more: see `softmask data check`)" if len(problems) > 1 else ""

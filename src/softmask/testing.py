@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softmask.core.answers import evaluating
 from softmask.experiments.metrics import average_accuracy
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.run import build, load, run
 from softmask.experiments.runs.store import Listener, Store, StoredRun
-from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.registry import METHODS
@@ -192,10 +192,9 @@ def check_promise_of_not_forgetting(name: str, folder: Path) -> None:
 
 
 def check_memory_does_not_grow_with_steps(name: str, folder: Path) -> None:
-    """A Fit of six epochs holds no more after the last than after the second, in the method and in what is saved.
-
-    A whole run with six epochs a task holds no more than one with two, but for what follows from the weights, as the
-    number of directions does that a projection keeps: a hundredth may be.
+    """A Fit of six epochs holds no more after the last epoch than after the second, in the method and in the saved
+    state. A run with six epochs per task holds no more than one with two, except for one percent of state that depends
+    on the weights, such as the number of directions of a projection.
     """
     largest = []
     for epochs in (2, 6):
@@ -216,9 +215,8 @@ def check_memory_does_not_grow_with_steps(name: str, folder: Path) -> None:
 
 
 def check_learns(name: str, folder: Path) -> None:
-    """Two tasks of D-5 are learned, and even what is left after forgetting lies clearly above chance (50 %).
-
-    Not more than that: how well a single seed does depends on how the processor rounds.
+    """After two tasks of D-5, accuracy is clearly above chance (50 %) even after forgetting. The threshold is low,
+    since the result of a single seed depends on rounding.
     """
     config = make_config(name, "D-5", preset="short", tasks=2, changes=LONG_ENOUGH)
     accuracies = run(config, Store(folder), checkpoint_every=config.training.epochs).accuracies()
@@ -277,7 +275,7 @@ def _digest(done: StoredRun) -> str:
 
 
 def _interrupt_after(saved: int) -> Listener:
-    """Lets so many epochs or tasks be saved, then strikes while the next is being noted, before it is saved."""
+    """Interrupts after this many saved epochs or tasks, while the next one is recorded, before it is saved."""
     seen = 0
 
     def strike(event: dict[str, Any]) -> None:
@@ -290,7 +288,7 @@ def _interrupt_after(saved: int) -> Listener:
 
 
 def _after_each_task(config: RunConfig) -> list[tuple[Method, Task]]:
-    """The method as it is after each task: rebuilt from what it saved there."""
+    """The method after each task, rebuilt from its saved state."""
     sequence = load(config, None)
     method, journal = build(config, sequence), InMemoryJournal()
     stages = method.stages(sequence.tasks, config.training)
@@ -331,7 +329,7 @@ def _copied(value: Any) -> Any:
 
 
 def _held_bytes(value: Any, seen: set[int]) -> int:
-    """Of all tensors and NumPy arrays that can be reached from a value, each counted once."""
+    """The bytes of all tensors and NumPy arrays that are reachable from a value, each counted once."""
     if id(value) in seen or isinstance(value, type):
         return 0
     seen.add(id(value))

@@ -13,12 +13,12 @@ from softmask.learning.device import (
     device_facts,
     exact,
     find_device,
-    forget_peak,
+    isolated_randomness,
     parse_device,
     peak_memory,
-    random_apart,
     random_states,
     require_begun_here,
+    reset_peak_memory,
     set_random_states,
 )
 from softmask.learning.task import Batches
@@ -79,7 +79,7 @@ def test_what_is_drawn_apart_disturbs_nothing() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    with random_apart():
+    with isolated_randomness():
         torch.manual_seed(4)
     assert torch.equal(torch.rand(2), expected)
 
@@ -129,7 +129,7 @@ def test_a_gpu_s_generator_is_part_of_the_state(fake: FakeCuda) -> None:
 
 
 def test_all_gpus_are_put_back(fake: FakeCuda) -> None:
-    with random_apart():
+    with isolated_randomness():
         fake.states[:] = [torch.tensor([0], dtype=torch.uint8)] * 2
     assert [state.tolist() for state in fake.states] == [[7], [8]]
 
@@ -162,7 +162,7 @@ def test_what_was_held_before_does_not_count() -> None:
     large = torch.ones(50 * MEGABYTE)
     del large
     before = peak_memory()
-    forget_peak()
+    reset_peak_memory()
     after = peak_memory()
     assert before is not None
     assert after is not None

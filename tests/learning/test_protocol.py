@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from softmask.errors import SoftmaskError
-from softmask.learning.evaluation import accuracy, evaluating, validate
+from softmask.learning import evaluating
+from softmask.learning.evaluation import accuracy, validate
 from softmask.learning.fit import DivergedError
 from softmask.learning.protocol import learn_sequence
 from softmask.learning.seeds import Seeds, derive

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softmask.learning.evaluation import evaluating
+from softmask.learning import evaluating
 from softmask.learning.fit import Fit, Fitter
 from softmask.learning.method import Method
 from softmask.learning.scenario import NetworkConfig, Scenario

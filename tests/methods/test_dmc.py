@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from softmask.learning.dead_leaves import dead_leaves
 from softmask.learning.fit import Fit, Fitter
 from softmask.learning.training import Training
 from softmask.methods import dmc
-from softmask.methods.dmc import DMC, centred
+from softmask.methods.dmc import DMC, centred, dead_leaves
 from tests.methods.comparing import learned, same_network
 from tests.methods.isolation import learn_all, made, random_task
 

@@ -44,8 +44,8 @@ def selected(
     runs = list(store.runs())
     by_method = _wanted("method", methods, [run.config.method for run in runs])
     by_sequence = _wanted("sequence", sequences, [run.config.sequence for run in runs])
-    kept = by_method | {REFERENCE, base}
-    return [run for run in runs if run.config.method in kept and run.config.sequence in by_sequence]
+    shown_methods = by_method | {REFERENCE, base}
+    return [run for run in runs if run.config.method in shown_methods and run.config.sequence in by_sequence]
 
 
 def _wanted(kind: str, given: list[str] | None, stored: Sequence[str]) -> set[str]:
@@ -117,8 +117,8 @@ def _command(analysis: Analysis) -> Callable[..., None]:
         form: Format = "text",
         as_json: options.AsJson = False,
     ) -> None:
-        kept = Store(store)
-        show_analysis(analysis, kept, selected(kept, methods, sequences), chosen_format(form, as_json))
+        run_store = Store(store)
+        show_analysis(analysis, run_store, selected(run_store, methods, sequences), chosen_format(form, as_json))
 
     def with_published(
         store: options.StorePath = options.DEFAULT_STORE,
@@ -128,10 +128,10 @@ def _command(analysis: Analysis) -> Callable[..., None]:
         form: Format = "text",
         as_json: options.AsJson = False,
     ) -> None:
-        kept = Store(store)
+        run_store = Store(store)
         source = read_published(published) if published else PAPER
-        runs = selected(kept, methods, sequences)
-        show_analysis(analysis, kept, runs, chosen_format(form, as_json), published=source)
+        runs = selected(run_store, methods, sequences)
+        show_analysis(analysis, run_store, runs, chosen_format(form, as_json), published=source)
 
     def with_base(
         store: options.StorePath = options.DEFAULT_STORE,
@@ -141,11 +141,11 @@ def _command(analysis: Analysis) -> Callable[..., None]:
         form: Format = "text",
         as_json: options.AsJson = False,
     ) -> None:
-        kept = Store(store)
-        runs = selected(kept, methods, sequences, against)
+        run_store = Store(store)
+        runs = selected(run_store, methods, sequences, against)
         if not any(run.config.method == against for run in runs):
             raise UnknownName("method in this store", against, {run.config.method for run in runs}, "")
-        show_analysis(analysis, kept, runs, chosen_format(form, as_json), against=against)
+        show_analysis(analysis, run_store, runs, chosen_format(form, as_json), against=against)
 
     def without_runs(form: Format = "text", as_json: options.AsJson = False) -> None:
         show_table(analysis([]), chosen_format(form, as_json))
@@ -178,14 +178,14 @@ def pruning_command(
     if ranked_over not in RANKINGS:
         raise typer.BadParameter(f"{ranked_over!r} is neither of {', '.join(RANKINGS)}", param_hint="--ranked-over")
 
-    kept = Store(store)
+    run_store = Store(store)
 
     def measure(run: StoredRun) -> None:
-        if measure_pruning(run, kept, data, ranked_over):
+        if measure_pruning(run, run_store, data, ranked_over):
             tell(f"{run.path.name}: pruned and tested")
 
-    runs = _measured(selected(kept, methods, sequences), PRUNING_METHODS, measure, "pruning")
-    show_analysis(ANALYSES["pruning"], kept, runs, chosen_format(form, as_json))
+    runs = _measured(selected(run_store, methods, sequences), PRUNING_METHODS, measure, "pruning")
+    show_analysis(ANALYSES["pruning"], run_store, runs, chosen_format(form, as_json))
 
 
 def representation_command(
@@ -211,14 +211,14 @@ def representation_command(
     """
     if onto not in (None, REST):
         SEQUENCES.entry(onto)
-    kept = Store(store)
+    run_store = Store(store)
 
     def measure(run: StoredRun) -> None:
-        if count := measure_representation(run, kept, data, onto, union):
+        if count := measure_representation(run, run_store, data, onto, union):
             tell(f"{run.path.name}: {count} linear heads trained")
 
-    runs = _measured(selected(kept, methods, sequences), REPRESENTATION_METHODS, measure, "representation")
-    show_analysis(ANALYSES["representation"], kept, runs, chosen_format(form, as_json))
+    runs = _measured(selected(run_store, methods, sequences), REPRESENTATION_METHODS, measure, "representation")
+    show_analysis(ANALYSES["representation"], run_store, runs, chosen_format(form, as_json))
 
 
 def _measured(

@@ -30,18 +30,18 @@ def demo(
 
     Example: `softmask demo`
     """
-    kept = Store(store)
+    run_store = Store(store)
     out.print("Five tasks of two digits each (D-5), and ten tasks of all digits, rotated further each time (R-10),")
     out.print("learned one after the other. How much of the first tasks is forgotten at the end?")
     grid = Grid.of(METHODS, SEQUENCES, (1,), preset="short", changes=built_in_settings)
     executor = make_executor(EXECUTOR)
-    with GridDisplay(grid.cells(kept), executor.jobs, retry_failed=True) as display:
-        for cell in grid.run(kept, executor, retry_failed=True):
+    with GridDisplay(grid.cells(run_store), executor.jobs, retry_failed=True) as display:
+        for cell in grid.run(run_store, executor, retry_failed=True):
             display.ended(cell)
             if cell.error is not None:
                 raise SoftmaskError(f"{cell.config.method} on {cell.config.sequence} failed: {cell.error}")
     ids = {config.id() for config in grid.configs}
-    print_table(accuracy(run for run in kept.runs() if run.path.name in ids), out)
+    print_table(accuracy(run for run in run_store.runs() if run.path.name in ids), out)
     write_report(store, store / "report.html")
     out.print(f"\nThe runs are in {store}; open {(store / 'report.html').absolute().as_uri()} in a browser.")
     out.print("Next: softmask list methods, softmask list sequences, softmask run --help")

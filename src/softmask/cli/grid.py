@@ -175,12 +175,12 @@ def grid_command(
         )
         grid = make_grid(wanted, options.parse_changes(options.with_precision(change, precision, network)))
         grid = grid.with_reference(REFERENCE) if with_one else grid
-    kept = Store(store)
+    run_store = Store(store)
     for name, reason in grid.left_out.items():
         tell(f"left out: {name}: {reason}")
     if slurm is not None:
         again = ("failed",) if retry_failed else ()
-        left = [cell.config for cell in grid.cells(kept) if cell.state in ("missing", "begun", "running", *again)]
+        left = [cell.config for cell in grid.cells(run_store) if cell.state in ("missing", "begun", "running", *again)]
         same: dict[str, Any] = {
             "--store": store.absolute(),
             "--data": data and data.absolute(),
@@ -202,14 +202,14 @@ def grid_command(
     if dry_run:
         slots = 1 if isinstance(workers, RayExecutor) and address is None else workers.jobs
         how: dict[str, Any] = {"jobs": slots, "keep": keep, "device": measured_on, "retry_failed": retry_failed}
-        expected = forecast_grid(grid.cells(kept), kept, data, watch=tell, **how)
-        _estimate(grid, kept, expected, as_json)
+        expected = forecast_grid(grid.cells(run_store), run_store, data, watch=tell, **how)
+        _estimate(grid, run_store, expected, as_json)
         return
-    check_sequences(kept, {config.sequence for config in grid.configs}, TaskNames(data))
+    check_sequences(run_store, {config.sequence for config in grid.configs}, TaskNames(data))
     ended = []
-    with GridDisplay(grid.cells(kept), workers.jobs, retry_failed=retry_failed) as display:
+    with GridDisplay(grid.cells(run_store), workers.jobs, retry_failed=retry_failed) as display:
         for cell in grid.run(
-            kept,
+            run_store,
             workers,
             data=data,
             keep=keep,

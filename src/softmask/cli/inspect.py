@@ -13,7 +13,15 @@ from softmask.cli.printing import out, print_json, tell
 from softmask.experiments.analyses.table import Cell, Table
 from softmask.experiments.report.tables import print_table
 from softmask.models import ContinualModel, Inspection
-from softmask.models.inspection import capacity_warning
+from softmask.models.inspection import (
+    DRIFT_COLUMNS,
+    TASK_COLUMNS,
+    capacity_warning,
+    drift_rows,
+    percent,
+    summary_line,
+    task_rows,
+)
 from softmask.models.page import page
 
 
@@ -46,41 +54,18 @@ def inspect(
 
 
 def _show(found: Inspection) -> None:
-    shape = " x ".join(map(str, found.input_shape))
-    out.print(
-        f"{found.path}: {found.network} for inputs of {shape}, method {found.method}, "
-        f"{found.parameters:,} parameters, {found.bytes:,} bytes on disk"
-    )
-    tasks: list[tuple[Cell, ...]] = [
-        (t.name, ", ".join(t.classes), t.samples, t.epochs, _percent(t.accuracy), _percent(t.free_capacity), t.learned)
-        for t in found.tasks
-    ]
-    columns = ("task", "classes", "samples", "epochs", "accuracy when learned", "free capacity after it", "learned")
-    print_table(Table("Tasks", columns, tasks), out)
+    out.print(f"{found.path}: {summary_line(found)}")
+    tasks: list[tuple[Cell, ...]] = [*task_rows(found.tasks)]
+    print_table(Table("Tasks", TASK_COLUMNS, tasks), out)
     if found.importance:
         layers: list[tuple[Cell, ...]] = [(layer, f"{mean:.3f}") for layer, mean in found.importance.items()]
         print_table(Table("Mean importance", ("layer", "importance"), layers), out)
         out.print(
-            f"free capacity: {_percent(found.free_capacity)} (one minus the mean importance); "
-            f"{_percent(found.blocked)} of the parameters cannot change at all"
+            f"free capacity: {percent(found.free_capacity)} (one minus the mean importance); "
+            f"{percent(found.blocked)} of the parameters cannot change at all"
         )
     else:
         out.print(f"{found.method} has no soft mask, so free capacity is unknown")
     if found.drift:
-        rows: list[tuple[Cell, ...]] = [
-            (
-                d.task,
-                d.samples,
-                _percent(d.accuracy_then),
-                _percent(d.accuracy_now),
-                _percent(d.changed),
-                f"{d.moved:.4f}",
-            )
-            for d in found.drift
-        ]
-        about = ("task", "kept samples", "accuracy then", "accuracy now", "answers changed", "probabilities moved")
-        print_table(Table("Kept samples", about, rows), out)
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
+        drift: list[tuple[Cell, ...]] = [*drift_rows(found.drift)]
+        print_table(Table("Kept samples", DRIFT_COLUMNS, drift), out)

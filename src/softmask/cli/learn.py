@@ -104,13 +104,13 @@ def learn(
     name = task or Path(os.path.abspath(images)).name
     try:
         with Progress(name, len(opened.tasks) + 1, first=len(opened.tasks)) as progress:
-            kept = probe if probe is not None else PROBE_OF_A_GATE if retain is not None else 0
+            probe_size = probe if probe is not None else PROBE_OF_A_GATE if retain is not None else 0
             facts = opened.learn(
                 name,
                 images,
                 val,
                 training=changes,
-                probe=kept,
+                probe=probe_size,
                 retain=retain,
                 search_minutes=search_minutes,
                 more=more,
@@ -167,13 +167,13 @@ def wanted_shape(size: int | None, channels: int | None, known: tuple[int, ...] 
 
 def report_state(folder: ModelFolder, task: str, is_new: bool) -> None:
     known = [each.name for each in folder.read_config().tasks]
-    if is_new and not known and _removed_untaught(folder):
+    if is_new and not known and _removed_without_tasks(folder):
         tell("nothing was learned and no model was created; run the same command to start again")
     elif task not in known:
         tell(f"nothing was learned: {folder.path} is unchanged; run the same command to start the task again")
 
 
-def _removed_untaught(folder: ModelFolder) -> bool:
+def _removed_without_tasks(folder: ModelFolder) -> bool:
     """Removes a model without tasks, so that the next attempt may have other settings; not while it is in use."""
     try:
         with Lease(folder.path):
@@ -195,7 +195,7 @@ def _removed_leftover(path: Path, wanted: dict[str, Any], settings: dict[str, An
     known = config.to_dict()
     same = all(known.get(name) == value for name, value in wanted.items())
     same = same and config.settings == new_settings(config.method, settings)
-    if config.tasks or same or not folder.has_noted(MADE_BY_LEARN) or not _removed_untaught(folder):
+    if config.tasks or same or not folder.has_noted(MADE_BY_LEARN) or not _removed_without_tasks(folder):
         return False
     tell(f"{path} was created with other settings and has no tasks: created again")
     return True

@@ -76,16 +76,16 @@ def reproduce_command(
     for name, reason in grid.left_out.items():
         tell(f"left out: {name}: {reason}")
     workers, measured_on = find_workers(executor, device, jobs=jobs, address=address, cpus=cpus, gpus=gpus)
-    kept = Store(store)
+    run_store = Store(store)
     if dry_run:
-        cells, jobs = grid.cells(kept), workers.jobs
+        cells, jobs = grid.cells(run_store), workers.jobs
         how: dict[str, Any] = {"keep": wanted.keep, "device": measured_on, "retry_failed": retry_failed}
-        expected = forecast_grid(cells, kept, data, jobs=jobs, watch=tell, **how)
+        expected = forecast_grid(cells, run_store, data, jobs=jobs, watch=tell, **how)
         for line in expected.lines():
             out.print(line)
         return
-    failed = _run(grid, kept, workers, retry_failed=retry_failed, keep=wanted.keep, data=data, device=device)
-    runs = _measured(wanted, grid, kept, data)
+    failed = _run(grid, run_store, workers, retry_failed=retry_failed, keep=wanted.keep, data=data, device=device)
+    runs = _measured(wanted, grid, run_store, data)
     found = wanted.tables(runs)
     if not found[0].rows:
         raise SoftmaskError(f"the runs of {store} have no data for `{wanted.name}`")

@@ -61,16 +61,16 @@ def run_command(
         return
     how: dict[str, Any] = {"threads": threads, "device": device, "checkpoint_every": checkpoint_every, "keep": keep}
     how["changed_data"] = check_policy(changed_data)
-    kept = Store(store)
+    run_store = Store(store)
     wanted = [_reference(config), config] if with_one and method != REFERENCE else [config]
     if not is_first_process():  # one of several processes of a shared run
         for each in wanted:
-            run(each, kept, data=data, **how)
+            run(each, run_store, data=data, **how)
         return
     for each in wanted:
-        done = perform(each, kept, data, track=track or (), **how)
-    check_sequences(kept, [config.sequence], TaskNames(data))  # of other methods and seeds in the same store
-    _show(done, kept, as_json)
+        done = perform(each, run_store, data, track=track or (), **how)
+    check_sequences(run_store, [config.sequence], TaskNames(data))  # of other methods and seeds in the same store
+    _show(done, run_store, as_json)
 
 
 def perform(config: RunConfig, store: Store, data: Path | None, *, track: Sequence[str] = (), **how: Any) -> StoredRun:

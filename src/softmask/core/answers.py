@@ -93,7 +93,7 @@ class KeepAnswers:
         """Makes the current model, with these old heads, the teacher. Recorded answers must be recorded again."""
         given = one_or_many(heads)
         if given and self.of != "answers":
-            raise ValueError(f"old heads are asked with of='answers' only, not with of={self.of!r}")
+            raise ValueError(f"old heads are used only with of='answers', not with of={self.of!r}")
         self.heads = [frozen_copy(head) for head in given]
         self.remembered = None  # before the next copy is made: one at a time
         self.recorded = RecordedAnswers()
@@ -118,14 +118,14 @@ class KeepAnswers:
         if not self.active():
             return torch.zeros((), device=self._device())
         # The student comes first: autocast would cache weights that were cast without gradients.
-        said = self._answers(self._of_student(x, features))
+        student = self._answers(self._of_student(x, features))
         with torch.no_grad():
-            wanted = self._of_teacher(x, index)
+            teacher = self._of_teacher(x, index)
         if self.of == "features":
-            return self.strength * relative_distance(said[0], wanted[0])
+            return self.strength * relative_distance(student[0], teacher[0])
         if self.of == "tokens" and mask is None:
             mask = counted_positions(x)
-        dimension, pairs = -1 if self.of == "tokens" else 1, zip(said, wanted, strict=True)
+        dimension, pairs = -1 if self.of == "tokens" else 1, zip(student, teacher, strict=True)
         return (
             self.strength * torch.stack([divergence(s, w, self.temperature, dimension, mask) for s, w in pairs]).sum()
         )
@@ -181,7 +181,7 @@ class KeepAnswers:
         output = getattr(output, "logits", output) if self.of == "tokens" else output
         if not isinstance(output, Tensor):
             raise TypeError(
-                f"the backbone gives {type(output).__name__}, not a tensor: pass forward=lambda model, x: ..., which "
+                f"the backbone returns {type(output).__name__}, not a tensor: pass forward=lambda model, x: ..., which "
                 "picks the features"
             )
         if self.of != "answers":
@@ -207,7 +207,7 @@ class KeepAnswers:
             with evaluating(model), model.disable_adapter():
                 return self._answers(self.forward(model, x))
         if self.remembered is None:
-            raise RuntimeError("nothing is remembered: call remember() after the strength was raised from 0")
+            raise RuntimeError("there is no teacher: call remember() after the strength was raised from 0")
         remembered = self.remembered.to(self._device())  # the backbone may have been moved since
         return self._answers(self.forward(remembered, _rounded(x) if self.precision == "bfloat16" else x))
 
@@ -234,15 +234,17 @@ class KeepAnswers:
         return [output] if isinstance(output, Tensor) else []
 
 
-def divergence(said: Tensor, wanted: Tensor, temperature: float, dimension: int, mask: Tensor | None = None) -> Tensor:
-    """T^2 KL(softmax(wanted / T) || softmax(said / T)), the mean over samples and positions; in float32 at least.
+def divergence(
+    student: Tensor, teacher: Tensor, temperature: float, dimension: int, mask: Tensor | None = None
+) -> Tensor:
+    """T^2 KL(softmax(teacher / T) || softmax(student / T)), the mean over samples and positions; in float32 at least.
 
     The factor T^2 keeps the size of its gradient independent of the temperature (Hinton et al., 2015).
     """
-    with torch.autocast(said.device.type, enabled=False):
-        log_said = F.log_softmax(_wide(said) / temperature, dimension)
-        log_wanted = F.log_softmax(_wide(wanted) / temperature, dimension)
-        of_each = F.kl_div(log_said, log_wanted, reduction="none", log_target=True).sum(dimension)
+    with torch.autocast(student.device.type, enabled=False):
+        log_student = F.log_softmax(_wide(student) / temperature, dimension)
+        log_teacher = F.log_softmax(_wide(teacher) / temperature, dimension)
+        of_each = F.kl_div(log_student, log_teacher, reduction="none", log_target=True).sum(dimension)
         if mask is None:
             return temperature**2 * of_each.mean()
         counted = mask.to(of_each).expand_as(of_each)
@@ -262,11 +264,11 @@ def counted_positions(x: Any) -> Tensor | None:
     return counted
 
 
-def relative_distance(said: Tensor, wanted: Tensor) -> Tensor:
+def relative_distance(student: Tensor, teacher: Tensor) -> Tensor:
     """The squared distance of a batch of features in units of their squared norm; in float32 at least."""
-    with torch.autocast(said.device.type, enabled=False):
-        said, wanted = _wide(said), _wide(wanted)
-        return (said - wanted).pow(2).sum() / wanted.pow(2).sum().clamp(min=1e-12)
+    with torch.autocast(student.device.type, enabled=False):
+        student, teacher = _wide(student), _wide(teacher)
+        return (student - teacher).pow(2).sum() / teacher.pow(2).sum().clamp(min=1e-12)
 
 
 def _rounded(x: Any) -> Any:

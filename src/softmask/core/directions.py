@@ -41,11 +41,6 @@ def taken(values: Tensor, rule: str, strength: float) -> Tensor:
     return torch.where(used, share, 0)
 
 
-def sgp_strength(alpha: float) -> float:
-    """The strength at which the rule "sgp" has this alpha."""
-    return (alpha + 1) / (alpha + 1 + MIDDLE_ALPHA + 1)
-
-
 def with_task(used: Tensor | None, moment: Tensor, rule: str, strength: float) -> Tensor:
     """The use by old tasks and one more. A square matrix stays square, and a low-rank factor stays a low-rank
     factor."""

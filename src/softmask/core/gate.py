@@ -94,7 +94,7 @@ class RetentionGate:
 
     def __enter__(self) -> RetentionGate:
         if not self.probes:
-            raise RuntimeError("the gate knows no old task: add(name, x, y, head) a probe of each")
+            raise RuntimeError("the gate has no old tasks: call add(name, x, y, head) for each")
         for curve in self.curves.values():
             del curve[1:]
         heads = {id(probe.head): probe.head for probe in self.probes.values() if probe.head is not None}
@@ -111,10 +111,10 @@ class RetentionGate:
                 self.measure()
                 require_retained(self.share, self.curves)
         except BaseException:
-            _put_back(before)
+            _restore(before)
             raise
         if error is not None:
-            _put_back(before)
+            _restore(before)
 
     def _accuracy(self, probe: Probe) -> float:
         predicted = self._predicted(probe)
@@ -144,6 +144,6 @@ def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
 
 
-def _put_back(before: Sequence[tuple[nn.Module, Mapping[str, Any]]]) -> None:
+def _restore(before: Sequence[tuple[nn.Module, Mapping[str, Any]]]) -> None:
     for part, state in before:
         part.load_state_dict(state)

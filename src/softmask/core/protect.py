@@ -93,7 +93,7 @@ class Guard:
         self.parts: dict[str, KeepAnswers | SubspaceMask | SoftMask] = {}
         self.samples: dict[str, KeepSample] = {}
         """For each protection that is a term of the loss, if a sample was given."""
-        with _caring_for_statistics():
+        with _without_statistics_warning():
             for way in self.ways:
                 self.parts[way] = self._part(way, forward)
         if sample is not None:
@@ -107,7 +107,7 @@ class Guard:
                     self.model, x, labels, part.heads, part.strength, part.of, forward=forward
                 )
             elif self.strength > 0:
-                with _caring_for_statistics():
+                with _without_statistics_warning():
                     batches = list(zip(x.split(AT_ONCE), (x if y is None else y).split(AT_ONCE), strict=True))
                     if isinstance(part, SubspaceMask):
                         part.consolidate(batches)
@@ -246,7 +246,7 @@ class SharpenedMask(SoftMask):
 
 def _everything(model: nn.Module) -> SoftMask:
     """A mask that blocks everything, with one number per parameter tensor."""
-    with _caring_for_statistics():
+    with _without_statistics_warning():
         mask = SoftMask(model)
     for name, importance in mask.importance.items():
         mask.importance[name] = torch.ones((), device=importance.device).expand_as(importance)
@@ -254,7 +254,7 @@ def _everything(model: nn.Module) -> SoftMask:
 
 
 @contextmanager
-def _caring_for_statistics() -> Iterator[None]:
+def _without_statistics_warning() -> Iterator[None]:
     """A guard freezes running statistics itself, so masks need not warn about them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="running statistics")
@@ -280,4 +280,6 @@ def _require_settings(strength: float, ways: Sequence[str]) -> None:
     if unknown := [way for way in ways if way not in (*TERMS, *MASKS)]:
         raise ValueError(f"ways must be of {', '.join((*TERMS, *MASKS))}, not {unknown[0]!r}")
     if not ways or len(set(ways)) < len(ways):
-        raise ValueError(f"ways must name at least one way, and none twice: {', '.join(ways) or 'there is none'}")
+        raise ValueError(
+            f"ways must name at least one protection, and none twice: {', '.join(ways) or 'there is none'}"
+        )

@@ -58,7 +58,7 @@ class SubspaceMask:
             raise ValueError("the backbone has no parameter that requires grad: there is nothing to protect")
         if names := unprotected_statistics(unwrapped(backbone)):
             warnings.warn(
-                f"running statistics are no parameters, so a mask does not protect them: {', '.join(names)}. "
+                f"running statistics are not parameters, so a mask does not protect them: {', '.join(names)}. "
                 "Call softmask.freeze_running_statistics(backbone) once the first task is learned.",
                 stacklevel=2,
             )
@@ -299,7 +299,7 @@ def _require_measured(moments: Mapping[str, Tensor]) -> None:
     if moments and len(unseen) == len(moments):
         raise ValueError("no batches: no layer has met an input")
     if unseen:
-        warnings.warn(f"layers that met no input are not protected: {', '.join(unseen)}", stacklevel=3)
+        warnings.warn(f"layers without inputs are not protected: {', '.join(unseen)}", stacklevel=3)
 
 
 def _require_fit(
@@ -312,7 +312,7 @@ def _require_fit(
         if (name in layers or name in entries) and tuple(tensor.shape) != expected:
             problems.append(f"{name!r} has shape {tuple(tensor.shape)}, the backbone needs {expected}")
     if problems:
-        raise ValueError("the remembered use does not fit the backbone: " + "; ".join(problems))
+        raise ValueError("the stored use does not fit the backbone: " + "; ".join(problems))
 
 
 def _shape(layer: Layer, rank: int | None) -> tuple[int, ...]:

@@ -103,10 +103,10 @@ def run(
     the backbone: a name as for `--network`, or a function at the top level of a module that builds it.
     """
     config = make_config(method, sequence, preset=preset, seed=seed, tasks=tasks, changes=_changes(set, network))
-    kept = Store(store)
+    run_store = Store(store)
     done = run_config(
         config,
-        kept,
+        run_store,
         sequence=sequence if isinstance(sequence, TaskSequence) else None,
         data=None if data is None else Path(data),
         device=device,
@@ -114,7 +114,7 @@ def run(
         keep=keep,
         changed_data=changed_data,
     )
-    return RunResult(done, kept)
+    return RunResult(done, run_store)
 
 
 def _changes(set: Mapping[str, Any] | None, network: Network | None) -> dict[str, Any]:
@@ -147,10 +147,10 @@ def grid(
     "__main__":`, since each process imports the script.
     """
     changes = _changes(set, network)
-    wanted, kept = Grid.of(methods, sequences, seeds, preset=preset, tasks=tasks, changes=changes), Store(store)
+    wanted, run_store = Grid.of(methods, sequences, seeds, preset=preset, tasks=tasks, changes=changes), Store(store)
     executor = SerialExecutor() if jobs == 1 else ProcessExecutor(jobs=jobs)
     place = None if data is None else Path(data)
-    for cell in wanted.run(kept, executor, data=place, device=device, retry_failed=retry_failed):
+    for cell in wanted.run(run_store, executor, data=place, device=device, retry_failed=retry_failed):
         if cell.error is not None:
             warnings.warn(f"{cell.config.method} on {cell.config.sequence}: {cell.error}", stacklevel=2)
     found = load_runs(store)

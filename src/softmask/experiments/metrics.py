@@ -18,7 +18,7 @@ FORMULAS = {
 
 NO_ID = "ACC (no id)"
 NO_ID_FORMULA = (
-    "as ACC, the task not told: the head of the class whose mean feature is nearest; where all tasks have the same "
+    "as ACC, without the task id: the head of the class whose mean feature is nearest; where all tasks have the same "
     "classes, the mean over all heads"
 )
 

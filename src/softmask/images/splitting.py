@@ -47,7 +47,7 @@ def hold_out(rows: Sequence[int], count: int, *purpose: int | str) -> tuple[list
 
 
 def hold_out_each(rows: Rows, count: int, purpose: str, seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """`hold_out` in each class apart. A class keeps its draw whatever other classes there are."""
+    """`hold_out` in each class separately. The draw of a class does not depend on the other classes."""
     parts = {label: hold_out(of_class, count, purpose, seed, label) for label, of_class in rows.items()}
     return {label: kept for label, (kept, _) in parts.items()}, {label: held for label, (_, held) in parts.items()}
 
@@ -185,7 +185,7 @@ def split_by_view(
 ) -> TaskSequence:
     """One task for each view of the same images, in a random order: similar tasks with the same classes.
 
-    The images are divided once for all views: an image that is tested in one task is trained on in none. Of those
+    The images are divided once for all views: a test image of one task is a training image of none. Of those
     to train on, each view draws its own, `train` of each class.
     """
     some_view = next(iter(views.values()))

@@ -24,7 +24,7 @@ where_above = torch.ops.aten.threshold_backward
 
 
 def dropped_levels(rate: float) -> int:
-    """How many of the 65536 values of a draw mean "drop"."""
+    """The number of the 65536 random values that mean "drop"."""
     if not 0 <= rate < 1 or round(rate * LEVELS) == LEVELS:
         raise ValueError(f"a dropout rate must be in [0, 1), not {rate}")
     return round(rate * LEVELS)
@@ -44,7 +44,7 @@ def random_int16_like(x: Tensor) -> Tensor:
 
 
 def draws_like(x: Tensor) -> Tensor:
-    """The same draws in a floating-point type."""
+    """The same random values in a floating-point type."""
     # 16 bits are exact in float32 but not in a shorter type.
     return random_int16_like(x).to(torch.promote_types(x.dtype, torch.float32))
 

@@ -16,8 +16,8 @@ class MaskedSGD(Optimizer):
     """Plain SGD with `parameter <- parameter - lr * update_scale * gradient` (eq. 6 and 7).
 
     `update_scale` maps a parameter to 1 - importance: a tensor of its shape, or one number for all of it. A parameter
-    that is not in it moves freely, by the same arithmetic: a scale of ones gives bit for bit the same as none. The
-    scales belong to a task, not to the optimizer's state: `state_dict` does not hold them.
+    that is not in it is updated without a factor, by the same arithmetic: a scale of ones gives bit-identical results.
+    The scales belong to a task, not to the optimizer's state: `state_dict` does not contain them.
     """
 
     def __init__(

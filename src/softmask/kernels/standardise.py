@@ -25,8 +25,8 @@ def require_finite(name: str, *values: Tensor) -> None:
 def standardise_(gradient: Tensor, std_mean: Moments = torch.std_mean, value_range: Range = torch.aminmax) -> Tensor:
     """Eq. 3 in place, in float32: `(gradient - mean) / std`, with the unbiased std that the authors use.
 
-    A gradient without spread ranks no parameter above another, so it gives zero. `std_mean` and `value_range` reduce
-    the whole tensor; a caller that holds one shard of it, or has a faster reduction, passes its own.
+    A gradient with zero variance ranks no parameter above another, so it gives zero. `std_mean` and `value_range`
+    reduce the whole tensor; a caller that holds one shard of it, or has a faster reduction, passes its own.
     """
     low, high = value_range(gradient)
     if low == high:

@@ -5,10 +5,11 @@
 `docs/adding-a-method.md` shows how; `softmask.testing` holds the contract.
 """
 
+from softmask.core.answers import evaluating
 from softmask.learning.backbones import NetworkError, trust_network
 from softmask.learning.capacity import blocked_shares
 from softmask.learning.distilling import DistillingMethod
-from softmask.learning.evaluation import accuracy, evaluating
+from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import DivergedError, Fit, Fitter
 from softmask.learning.merging import MergingMethod
 from softmask.learning.method import BackboneMismatch, Cost, Facts, Method, Step, Uses, sgd_with_two_rates

@@ -82,7 +82,7 @@ def _exact_settings() -> list[tuple[Any, str, Any]]:
 
 
 @contextmanager
-def random_apart() -> Iterator[None]:
+def isolated_randomness() -> Iterator[None]:
     """Random draws and seeds inside do not affect those outside. `manual_seed` affects all GPUs, so all are
     restored."""
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
@@ -120,7 +120,7 @@ def peak_memory() -> int | None:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def forget_peak() -> None:
+def reset_peak_memory() -> None:
     """Resets the peak, so that memory of an earlier run does not count. Only Linux supports this."""
     with suppress(OSError):
         FORGET.write_text("5")

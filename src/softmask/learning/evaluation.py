@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
-from torch import nn
 
+from softmask.core.answers import evaluating
 from softmask.learning.method import Method, Step
 from softmask.learning.task import Batches, Task
 
 # Larger batches fall out of the cache, smaller ones leave the matrix kernels idle.
 EVALUATION_BATCH = 128
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Sets eval mode, and restores the previous modes afterwards."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
 
 
 def accuracy(method: Method, batches: Batches, task: int) -> float:

@@ -169,7 +169,7 @@ class Fit:
             group["lr"] = first * factor
 
     def _augmentation(self) -> Callable[[Tensor], Tensor]:
-        """Drawn from the run's seed, the task and the epoch: a resumed run goes on with the same images."""
+        """Drawn from the run's seed, the task and the epoch, so that a resumed run sees the same images."""
         if self.training.augment == "none":
             return lambda images: images
         seed = derive(self.learner.scenario.seeds.batches, "augment", self.task.name, self.epoch)

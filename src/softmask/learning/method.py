@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from softmask.core import freeze_running_statistics
 from softmask.errors import SoftmaskError
 from softmask.kernels.masked_sgd import MaskedSGD
-from softmask.learning.device import random_apart
+from softmask.learning.device import isolated_randomness
 from softmask.learning.networks import Backbone
 from softmask.learning.scenario import Scenario
 from softmask.learning.seeds import derive
@@ -309,7 +309,7 @@ class Method(nn.Module):
         Passes at task ends run under it, so that a method with such a pass stays comparable, to the bit, with one
         without.
         """
-        with random_apart():
+        with isolated_randomness():
             torch.manual_seed(derive(self.scenario.seeds.batches, task.name, self.name_of_draws()))
             yield
 

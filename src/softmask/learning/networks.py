@@ -220,7 +220,7 @@ class Residual(nn.Module):
 
 
 def _norm(channels: int, kind: Norm) -> nn.GroupNorm | nn.BatchNorm2d:
-    """As many groups as divide the channels, of four channels at least where there are so many."""
+    """The number of groups: it divides the channels, and a group has at least four channels where possible."""
     if kind == "batch":
         return nn.BatchNorm2d(channels)
     return nn.GroupNorm(gcd(channels, min(MOST_GROUPS, max(1, channels // 4))), channels)

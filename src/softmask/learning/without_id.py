@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from softmask.learning.evaluation import EVALUATION_BATCH, evaluating
+from softmask.core.answers import evaluating
+from softmask.learning.evaluation import EVALUATION_BATCH
 from softmask.learning.method import Method
 from softmask.learning.task import Batches, Task
 

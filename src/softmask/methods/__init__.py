@@ -1,1 +1,1 @@
-"""One file a method; the file's name, with `-` for `_`, is the method's."""
+"""One file per method; the name of the method is that of the file, with `-` for `_`."""

@@ -75,7 +75,7 @@ class APD(Method):
             require_above_zero(self, "lr")
 
     learned: Tensor
-    """How many tasks have a difference that is kept."""
+    """The number of tasks with a stored difference."""
 
     def build(self) -> None:
         super().build()

@@ -92,7 +92,7 @@ class BinPlay(Method):
         self.register_buffer("counts", torch.zeros(len(classes), max(classes), dtype=torch.int64))
         self.draws = Draws(self.scenario.seeds.batches, type(self).__name__)
 
-    # Codes and what they stand for
+    # Codes and their samples
 
     def codes(self, task: int) -> Tensor:
         """[samples, bits]: the codes of the task's samples that have one."""

@@ -48,7 +48,7 @@ from softmask.learning import (
     search,
     sgd_with_two_rates,
 )
-from softmask.learning.device import random_apart, random_states, set_random_states
+from softmask.learning.device import isolated_randomness, random_states, set_random_states
 from softmask.learning.evaluation import EVALUATION_BATCH, validate
 from softmask.learning.unit_gates import gated
 from softmask.methods.hat import HAT
@@ -284,7 +284,7 @@ class Readout(Method):
 
 def reference_accuracy(scenario: Scenario, task: Task, fit: Fitter, settings: ReadoutSettings) -> float:
     """Validation accuracy of a network that learns the task alone; always from the same first weights."""
-    with random_apart():
+    with isolated_randomness():
         torch.manual_seed(derive(scenario.seeds.init, "reference"))
         reference = Reference(replace(scenario, classes=(task.classes,)), settings).to(task.train.device)
     trial = fit(reference, "reference")
@@ -308,7 +308,7 @@ def readout_accuracy(
     The earlier task's network is fixed and its dropout off, so its logits are computed once. This is quick: after a
     kill it is simply repeated. Its draws follow from the tasks and leave those of others alone.
     """
-    with random_apart():
+    with isolated_randomness():
         torch.manual_seed(derive(scenario.seeds.batches, "readout", source, task.name))
         train, val = (_logits_of(logits, batches) for batches in (task.train, task.val))
         on_logits = replace(scenario, input_shape=(train.images.size(1), 1, 1), classes=(task.classes,))

@@ -85,10 +85,10 @@ class DERPlus(ReplayMethod):
         labels = places(heads, samples.tasks, samples.labels)
         new, distilled, replayed = (len(step.y), len(first), len(second))
         matched = slice(new, new + distilled)
-        said = own_logits(heads, logits[matched], samples.tasks[matched])
-        kept = self.memory.answers[first, : said.size(1)]
-        classes = torch.tensor(self.scenario.classes, device=said.device)[samples.tasks[matched]]
-        distance = (said - kept).pow(2).sum() / classes.sum()
+        current = own_logits(heads, logits[matched], samples.tasks[matched])
+        stored = self.memory.answers[first, : current.size(1)]
+        classes = torch.tensor(self.scenario.classes, device=current.device)[samples.tasks[matched]]
+        distance = (current - stored).pow(2).sum() / classes.sum()
         relearned = F.cross_entropy(logits[-replayed:], labels[-replayed:])
         loss = F.cross_entropy(logits[:new], labels[:new])
         return loss + settings.alpha * distance + settings.beta * relearned

@@ -4,7 +4,7 @@ A model of the new task is trained without regard to the old tasks. Then a netwo
 both models, each with its own heads, on unlabelled auxiliary images. Source: Zhang et al., WACV 2020 (deep model
 consolidation).
 Remembers between tasks: only the network. While a task is learned, both the old model and the new one are kept.
-Auxiliary images: synthetic, dead leaves (`softmask.learning.dead_leaves`), generated from the run's seed. They contain
+Auxiliary images: synthetic "dead leaves" (overlapping discs), generated from the run's seed. They contain
 no data of any task, so no test image can be among them. The authors take photographs of other classes from ImageNet.
 Equations: loss of the consolidation = mean over auxiliary images and classes of (z - target)^2, where z are the logits
 of all heads so far; the target of an old head is the old model's logits less their mean over the head's classes, that
@@ -38,11 +38,15 @@ from softmask.learning import (
     require_above_zero,
     search,
 )
-from softmask.learning.dead_leaves import dead_leaves
+from softmask.learning.seeds import derive
 from softmask.learning.training import scaled
 
 HELD_OUT = 0.1
 """Share of the auxiliary images on which the best epoch of the consolidation is chosen."""
+LEAVES = 40
+"""Discs in an auxiliary image."""
+SMALLEST, LARGEST = 0.05, 0.4
+"""Radii, as shares of the image's smaller side; small ones are more frequent, as in 1 / r^3."""
 
 
 @register("dmc")
@@ -150,3 +154,24 @@ def centred(heads: Sequence[nn.Module] | nn.ModuleList, features: Tensor) -> Ten
     """The logits of each head less their mean over its classes."""
     logits = [head(features) for head in heads]
     return torch.cat([each - each.mean(1, keepdim=True) for each in logits], 1)
+
+
+def dead_leaves(count: int, shape: tuple[int, int, int], *seed: int | str) -> Tensor:
+    """Synthetic images [count, channels, height, width]: discs of random colours that cover each other.
+
+    Their edges, sizes and occlusions follow the statistics of natural images (Lee, Mumford and Huang, 2001); networks
+    learn useful features from them (Baradad et al., NeurIPS 2021). Mean 0 and standard deviation 1; the same for the
+    same seed on every machine.
+    """
+    channels, height, width = shape
+    draws = torch.Generator().manual_seed(derive("dead leaves", *seed))
+    images = torch.randn(count, channels, 1, 1, generator=draws).expand(count, *shape).clone()
+    rows, columns = torch.arange(height).view(1, -1, 1), torch.arange(width).view(1, 1, -1)
+    for _ in range(LEAVES):
+        top, left, size = torch.rand(3, count, 1, 1, generator=draws)
+        # The inverse of the distribution of radii.
+        radius = (SMALLEST**-2 + size * (LARGEST**-2 - SMALLEST**-2)) ** -0.5 * min(height, width)
+        inside = (rows - top * height) ** 2 + (columns - left * width) ** 2 <= radius**2
+        colour = torch.randn(count, channels, 1, 1, generator=draws)
+        images = torch.where(inside[:, None], colour, images)
+    return (images - images.mean()) / images.std()

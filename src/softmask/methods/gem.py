@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,7 +38,9 @@ from softmask.learning import (
     require_not_negative,
     search,
 )
-from softmask.learning.quadratic import smallest_quadratic
+
+NOISE = 1e-6
+"""Eigenvalues below this share of the largest are rounding errors: the matrix is a product of float32 vectors."""
 
 
 @register("gem")
@@ -113,7 +116,7 @@ class GEM(Method):
 
 
 def as_vector(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
-    """One after the other; a missing one is zero."""
+    """The gradients as one vector; a missing gradient is zero."""
     pairs = zip(parameters, gradients, strict=True)
     return torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in pairs])
 
@@ -129,3 +132,23 @@ def project(parameters: Sequence[nn.Parameter], references: Tensor, margin: floa
     moved = (gradient + weights @ references).split([parameter.numel() for parameter in parameters])
     for parameter, part in zip(parameters, moved, strict=True):
         parameter.grad = part.view_as(parameter)
+
+
+def smallest_quadratic(matrix: Tensor, linear: Tensor, floor: float = 0.0) -> Tensor:
+    """The `v >= floor` that minimises `1/2 v P v + q v`, for `P = G G^T` and `q = G g`.
+
+    Solved as non-negative least squares in `u = v - floor`: with `P = A^T A`, the `u >= 0` that minimises `|A u - b|`,
+    where `A^T b = -(q + P floor)`. Rows of G may be linearly dependent.
+    """
+    from scipy.optimize import nnls  # slow to import
+
+    device, scale = matrix.device, float(matrix.diagonal().max())
+    if scale == 0:
+        return torch.full_like(linear, floor)
+    p, q = (each.detach().cpu().double().numpy() / scale for each in (matrix, linear))
+    values, vectors = np.linalg.eigh(p)
+    kept = values > NOISE * values.max()
+    root, directions = np.sqrt(values[kept]), vectors[:, kept].T
+    right = -(directions @ (q + p.sum(1) * floor)) / root
+    found, _ = nnls(root[:, None] * directions, right)
+    return torch.from_numpy(found + floor).to(device, linear.dtype)

@@ -47,7 +47,7 @@ from softmask.learning import (
     require_not_negative,
     search,
 )
-from softmask.learning.device import random_apart
+from softmask.learning.device import isolated_randomness
 
 
 @register("gr")
@@ -88,7 +88,7 @@ class GR(DistillingMethod):
     def build(self) -> None:
         super().build()
         seeds, settings = self.scenario.seeds, self.settings
-        with random_apart():
+        with isolated_randomness():
             torch.manual_seed(derive(seeds.init, type(self).__name__))
             self.generator = make_generator(self.scenario, settings)
         self.generator.requires_grad_(False)

@@ -97,8 +97,8 @@ class MER(ReplayMethod):
                 take_step(self.replay_loss(step), weights, step.lr)
             for _ in range(settings.replay_steps):
                 take_step(self.loss_of(self.drawn(step), step.task.id), weights, step.lr)
-            go_part_of_the_way(weights, begun, settings.beta)
-        go_part_of_the_way(weights, start, settings.gamma)
+            reptile_update(weights, begun, settings.beta)
+        reptile_update(weights, start, settings.gamma)
         self.before = []
 
     def trainable(self) -> list[nn.Parameter]:
@@ -125,7 +125,7 @@ def take_step(loss: Tensor, weights: list[nn.Parameter], lr: float) -> None:
 
 
 @torch.no_grad()
-def go_part_of_the_way(weights: list[nn.Parameter], start: list[Tensor], share: float) -> None:
+def reptile_update(weights: list[nn.Parameter], start: list[Tensor], share: float) -> None:
     """Reptile: moves the weights from `start` this share of the way to where they are. A share of 1 changes nothing."""
     if share < 1:
         for weight, before in zip(weights, start, strict=True):

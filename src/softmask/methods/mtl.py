@@ -1,4 +1,4 @@
-"""MTL: joint training on all tasks, the upper bound.
+"""MTL: joint training on all tasks, usually the upper reference.
 
 One network with a head for each task, trained on batches that mix all tasks. Source: Konishi et al., ICML 2023.
 Remembers between tasks: nothing; there is a single stage, which needs the data of all tasks at once.

@@ -1,6 +1,6 @@
-"""NCL: plain fine-tuning on one task after another, the lower bound.
+"""NCL: plain fine-tuning on one task after another, the baseline without protection.
 
-Naive continual learning, without any protection. Source: Konishi et al., ICML 2023.
+Naive continual learning. Source: Konishi et al., ICML 2023.
 Remembers between tasks: only the network. Old heads do not change, but the backbone changes beneath them.
 Departures: the paper's own NCL was not published. This is SPG's training loop without the mask, at SPG's learning rate
 of 0.25, and it forgets more than the paper reports. At 0.05, the rate of HAT's authors, whose plain SGD the paper may

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from softmask.learning import Backbone, Cost, Method, Scenario, Task, derive, register
-from softmask.learning.device import random_apart
+from softmask.learning.device import isolated_randomness
 
 
 @register("one")
@@ -38,7 +38,7 @@ class ONE(Method):
         super().begin_task(task)
         for index, backbone in enumerate(self.backbones):
             backbone.requires_grad_(index == task.id)
-        with random_apart():
+        with isolated_randomness():
             torch.manual_seed(derive(self.scenario.seeds.init, task.name))
             if isinstance(own := self.backbones[task.id], Backbone):
                 for layer in own.modules():

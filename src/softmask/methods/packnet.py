@@ -72,7 +72,7 @@ class PackNet(Method):
 
     owners: WeightOwners
     packed: Tensor
-    """How many tasks have their own weights."""
+    """The number of tasks that own weights."""
     may_move: dict[Tensor, Tensor]
 
     def build(self) -> None:
@@ -92,17 +92,17 @@ class PackNet(Method):
         freeze_biases(self.backbone, task.id > 0)
         free = self.owners.free()
         if task.id > 0:
-            self.draw_again(task, free)
-        self.let_move(free)
+            self.reinitialise_free_weights(task, free)
+        self.set_trainable(free)
 
     @torch.no_grad()
-    def draw_again(self, task: Task, free: dict[str, Tensor]) -> None:
-        """Units with all incoming and outgoing weights 0 would never learn."""
+    def reinitialise_free_weights(self, task: Task, free: dict[str, Tensor]) -> None:
+        """New random values: units with all incoming and outgoing weights 0 would never learn."""
         with self.own_randomness(task):
             for name, weight in weights_of(self.backbone).items():
                 weight.copy_(torch.where(free[name], uniform_scores(weight), weight))
 
-    def let_move(self, chosen: dict[str, Tensor]) -> None:
+    def set_trainable(self, chosen: dict[str, Tensor]) -> None:
         weights = weights_of(self.backbone)
         self.may_move = {weights[name]: mask.float() for name, mask in chosen.items()}
 
@@ -133,7 +133,7 @@ class PackNet(Method):
             weight[free[name] & ~chosen[name]] = 0.0
         self.owners.claim(task, chosen)
         self.packed.fill_(task + 1)
-        self.let_move(chosen)
+        self.set_trainable(chosen)
 
     def share_pruned(self, task: int) -> float:
         left = self.scenario.num_tasks - task - 1

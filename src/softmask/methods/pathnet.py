@@ -111,7 +111,7 @@ class PathNet(Method):
         return x
 
     def owned(self, tasks: int) -> list[set[int]]:
-        """The modules of every layer that the first so many tasks use."""
+        """The modules of every layer that the first N tasks use."""
         return [set(layer.flatten().tolist()) for layer in self.paths[:tasks].unbind(1)]
 
     def begin_task(self, task: Task) -> None:
@@ -119,7 +119,7 @@ class PathNet(Method):
         with self.own_randomness(task):
             for layer, owned in enumerate(self.owned(task.id)):
                 for module in range(self.settings.modules):
-                    # A free module that is not on the path being trained gets no gradient, and so stays.
+                    # A free module that is not on the path being trained gets no gradient and does not change.
                     block = self.column(module).blocks[layer].requires_grad_(module not in owned)
                     if task.id > 0 and module not in owned:
                         block.layer.reset_parameters()
@@ -132,7 +132,7 @@ class PathNet(Method):
     def adapted(self, training: Training) -> Training:
         generations, epochs = self.rounds(training)
         own = super().adapted(training)
-        # The lowest rate is the common one: a rate that starts lower has a shorter way down.
+        # The lowest rate is the common one, so a lower initial rate has a shorter way down.
         return replace(own, epochs=generations * epochs, lr_min=min(training.lr_min, own.lr))
 
     def learn(self, task: Task, fit: Fitter) -> None:
@@ -202,7 +202,7 @@ def random_path(layers: int, modules: int, active: int, draws: torch.Generator) 
 
 
 def mutated(path: Path, modules: int, draws: torch.Generator) -> Path:
-    """On average one entry is drawn to jump by -2 to 2, around the end if need be."""
+    """On average one entry changes by -2 to 2, modulo the number of modules."""
     entries = torch.tensor(path)
     drawn = torch.rand(entries.shape, generator=draws) < 1 / entries.numel()
     jumps = torch.randint(-LARGEST_JUMP, LARGEST_JUMP + 1, entries.shape, generator=draws)
@@ -210,7 +210,8 @@ def mutated(path: Path, modules: int, draws: torch.Generator) -> Path:
 
 
 def module_width(scenario: Scenario, modules: int) -> float:
-    """A module's width: with the paper's size where it has the scenario, else the widest within a plain network's."""
+    """A module's width: that of the paper if it has the scenario, otherwise the widest that fits the plain network's
+    size."""
     fitted = PAPER_WIDTHS.get((scenario.num_tasks, scenario.classes[0]))
     same_shape = scenario.input_shape == PAPER_SHAPES.get(scenario.classes[0], COLOUR) and scenario.network.width == 1
     if fitted is not None and modules == PAPER_MODULES and len(set(scenario.classes)) == 1 and same_shape:

@@ -41,7 +41,7 @@ from softmask.learning import (
     search,
     sgd_with_two_rates,
 )
-from softmask.learning.device import random_apart
+from softmask.learning.device import isolated_randomness
 from softmask.learning.masked_weights import (
     SavedMasks,
     largest,
@@ -152,7 +152,7 @@ class SupSup(Method):
         head = self.head(task.id)
         if not self.masked_head:
             super().begin_task(task)
-        with random_apart(), torch.no_grad():
+        with isolated_randomness(), torch.no_grad():
             torch.manual_seed(derive(self.scenario.seeds.init, task.name))
             head.reset_parameters()
             if self.masked_head:

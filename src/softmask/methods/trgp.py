@@ -42,7 +42,7 @@ Bases = dict[str, Tensor]
 
 
 class Region(NamedTuple):
-    """An old task that is related to the present one in a layer."""
+    """An old task that is related to the current one in a layer."""
 
     layer: str
     task: int
@@ -74,9 +74,9 @@ class TRGP(GPM):
     def build(self) -> None:
         super().build()
         self.bases: list[Bases] = []
-        """Of each task that was learned."""
+        """The directions of each learned task."""
         self.learned: list[list[tuple[Region, Tensor]]] = []
-        """The regions of each task that was learned, and their Q."""
+        """The trust regions of each learned task, and their Q."""
         self.regions: list[Region] = []
         self.scales = nn.ParameterList()
 
@@ -86,7 +86,7 @@ class TRGP(GPM):
     # Weights under the scaling of a task
 
     def scaling(self, task: int) -> Sequence[tuple[Region, Tensor]]:
-        """Of a task that was learned, or of the present one."""
+        """The trust regions of a learned task, or of the current one."""
         if task < len(self.learned):
             return self.learned[task]
         return list(zip(self.regions, self.scales, strict=True))
@@ -134,7 +134,7 @@ class TRGP(GPM):
         self.scales = nn.ParameterList(torch.eye(size) for size in sizes).to(task.train.device)
 
     def related(self, task: Task) -> list[Region]:
-        """In each layer the old tasks along whose inputs most of the gradient lies."""
+        """For each layer, the old tasks whose inputs contain the largest share of the gradient."""
         self.gradients_of(task)
         found: list[Region] = []
         for name in self.layers:
@@ -147,7 +147,7 @@ class TRGP(GPM):
         return found
 
     def gradients_of(self, task: Task) -> None:
-        """Of the mean loss on the images that are measured."""
+        """The gradient of the mean loss on the measured images."""
         self.zero_grad(set_to_none=True)
         measured = list(self.measured_on(task))
         count = sum(len(y) for _, y in measured)
@@ -169,7 +169,8 @@ class TRGP(GPM):
 
     @contextmanager
     def scaled_in_place(self, task: int) -> Iterator[None]:
-        """Inside, the backbone's own weights are those of the task; outside, to the bit those of before."""
+        """Replaces the backbone's weights by those of the task, and restores the original weights afterwards, to the
+        bit."""
         with torch.no_grad():
             scaled = {self.backbone.get_parameter(name): value for name, value in self.scaled_parameters(task).items()}
             before = {parameter: parameter.clone() for parameter in scaled}
@@ -208,7 +209,7 @@ class OwnDirectionsMask(SubspaceMask):
     def __init__(self, backbone: nn.Module, strength: float, rule: Any) -> None:
         super().__init__(backbone, strength, rule=rule)
         self.own: Bases = {}
-        """Of the last task, in float32."""
+        """The directions of the last task, in float32."""
 
     def _with_task(self, name: str, used: Tensor | None, moment: Tensor) -> Tensor:
         if moment.dim() < 3:

@@ -76,10 +76,10 @@ class UCL(Method):
         """Weight of the term that keeps deviations from growing. Default: the authors' for CIFAR-100, at a batch of
         256."""
         noise_share: float = search(0.125, choices=(0.125, 0.25, 0.5))
-        """Share of the initial variance of a weight that is noise. Default: the authors'."""
+        """Share of noise in the initial variance of a weight. Default: the authors'."""
         rho_rate: float = search(1.0, low=0.1, high=10.0, log=True)
-        """Learning rate of the deviations, as a factor of the other one. Default: one rate for both, as in the authors'
-        SGD."""
+        """Learning rate of the standard deviations, as a factor of that of the means. Default: one rate for both, as in
+        the authors' SGD."""
         optimizer: Literal["sgd", "adam"] = "sgd"
         """The authors tuned for Adam, with `lr` 0.001 and `rho_rate` 10, unclipped. Default: SGD, with which Konishi et
         al. train all methods."""
@@ -119,7 +119,7 @@ class UCL(Method):
 
     @torch.no_grad()
     def begin_task(self, task: Task) -> None:
-        """The coefficients of the penalty depend on the old model alone: they are fixed while a task is learned."""
+        """The coefficients of the penalty depend only on the old model and are fixed while a task is learned."""
         super().begin_task(task)
         self.batch = task.train.size
         layers, old = weighted_layers(self.backbone), self.old_means.by_name()
@@ -129,7 +129,8 @@ class UCL(Method):
         self.slopes = () if first else slopes
 
     def penalty(self, step: Step) -> Tensor | None:
-        """None in validation. Of the means its value alone: their gradient is added after the backward pass."""
+        """No penalty in validation. For the means only its value is returned: their gradient is added after the
+        backward pass."""
         if not self.training:
             return None
         value = quadratic_penalty(*self.means(), self.curvatures)
@@ -167,7 +168,8 @@ class UCL(Method):
 
     @classmethod
     def require_fitting(cls, network: str) -> None:
-        """The strengths of a layer's units hold for the inputs of the next: there must be one next layer."""
+        """The strengths of a layer's units apply to the inputs of the next layer, so there must be exactly one next
+        layer."""
         raise BackboneMismatch(f"UCL needs a chain of convolutions and linear layers (alexnet, mlp), not {network}")
 
     @classmethod
@@ -192,14 +194,15 @@ def require_plain_layers(backbone: nn.Module) -> None:
 
 
 def total_deviation(layer: WeightedLayer) -> float:
-    """Of the initial weights, noise included: over the inputs of a linear layer, over the outputs of a convolution."""
+    """The variance of the initial weights, noise included: over the inputs of a linear layer, over the outputs of a
+    convolution."""
     if isinstance(layer, nn.Linear):
         return math.sqrt(2 / layer.in_features)
     return math.sqrt(2 / (layer.out_channels * math.prod(layer.kernel_size)))
 
 
 def initial_deviation(layer: WeightedLayer, noise_share: float) -> float:
-    """Of the noise alone."""
+    """The variance of the noise alone."""
     return total_deviation(layer) * math.sqrt(noise_share)
 
 
@@ -215,7 +218,8 @@ def start_gaussian(layer: WeightedLayer, noise_share: float) -> nn.Parameter:
 
 
 def joined_strengths(layer: WeightedLayer, own: Tensor, below: Tensor | None) -> Tensor:
-    """For each weight the larger of the strengths of the two units that it joins; the first layer has none below.
+    """For each weight the larger of the strengths of the two units that it connects; the first layer has no input
+    units.
 
     Where a convolution is flattened into a linear layer, a channel's strength holds for all its positions, which lie
     side by side.

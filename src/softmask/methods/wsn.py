@@ -70,8 +70,8 @@ class WSN(Method):
         share: float = search(0.5, low=0.05, high=0.7)
         """Share of each layer's weights that a task uses. Default: the authors'."""
         score_rate: float = search(1.0, low=0.3, high=100.0, log=True)
-        """Learning rate of the scores, as a factor of that of the weights. With few epochs it must be far above 1: else
-        a later task hardly leaves the subnetwork of the first, which is frozen. Default: one learning rate for both."""
+        """Learning rate of the scores, as a factor of that of the weights. With few epochs it must be far above 1;
+        otherwise a later task hardly leaves the frozen subnetwork of the first. Default: one learning rate for both."""
         lr: float | None = search(0.1, low=5e-3, high=0.5, log=True)
         """Learning rate; None means the training's. Default: ours: at 0.25 the larger initial weights make the loss
         unstable."""
@@ -103,11 +103,11 @@ class WSN(Method):
 
     @torch.no_grad()
     def chosen(self) -> dict[str, Tensor]:
-        """The mask that follows from the scores as they are."""
+        """The mask of the current scores."""
         return {name: largest(scores.abs(), self.kept(scores.numel())) for name, scores in self.scores.items()}
 
     def kept(self, entries: int) -> int:
-        """How many of so many weights are chosen."""
+        """How many of `entries` weights are selected."""
         return entries - round((1 - self.settings.share) * (entries - 1))
 
     def begin_task(self, task: Task) -> None:
@@ -137,7 +137,7 @@ class WSN(Method):
 
     @classmethod
     def learnable(cls, scenario: Scenario) -> int:
-        """The scores, of which nothing is left once the masks are known, are not counted."""
+        """The scores are not counted, since they are not needed once the masks are known."""
         with torch.device("meta"):
             method = cls(scenario)
             return sum(p.numel() for part in (method.backbone, method.heads) for p in part.parameters())

@@ -45,7 +45,7 @@ def attempts(config: ModelConfig, training: Training) -> Iterator[Attempt]:
             yield Attempt(config, slower, {"lr": lr})
 
 
-def first_that_passes(
+def first_accepted(
     config: ModelConfig,
     training: Training,
     learn: Callable[[Attempt], Learned],

@@ -300,8 +300,8 @@ def read_inputs(
     An image that cannot be read is an error unless `damaged` is given: then its message is passed to `damaged` and the
     image is skipped.
     """
-    if isinstance(source, np.ndarray) and not _is_picture(source, shape):
-        if source.ndim == 4 and all(_is_picture(each, shape) for each in source[:1]):
+    if isinstance(source, np.ndarray) and not _is_image(source, shape):
+        if source.ndim == 4 and all(_is_image(each, shape) for each in source[:1]):
             source = list(source)
         else:
             try:
@@ -362,7 +362,7 @@ def _read_one(name: str, item: Any, shape: Shape) -> Tensor:
     if isinstance(item, (bytes, bytearray, memoryview)):
         return _decoded(bytes(item), where, shape)
     if isinstance(item, np.ndarray):
-        if not _is_picture(item, shape):
+        if not _is_image(item, shape):
             raise DataError(f"{where}: an image is height x width x channels in bytes, not {item.shape} {item.dtype}")
         item = Image.fromarray(np.ascontiguousarray(item[..., 0] if item.shape[2:] == (1,) else item))
     try:
@@ -371,7 +371,7 @@ def _read_one(name: str, item: Any, shape: Shape) -> Tensor:
         raise DataError(f"{where}: not an image, or damaged ({error})") from None
 
 
-def _is_picture(array: np.ndarray[Any, Any], shape: Shape) -> bool:
+def _is_image(array: np.ndarray[Any, Any], shape: Shape) -> bool:
     """Height x width (x channels) in bytes, unless it is just what the model takes."""
     if array.dtype != np.uint8 or tuple(array.shape) == shape or len(shape) != 3:
         return False

@@ -158,7 +158,7 @@ def new_config(
 def parse_config(text: str, where: str) -> ModelConfig:
     """The description in a file, or one line on why it is not valid."""
     if too_many_brackets(text):
-        raise DescriptionError(f"{where}: refused, it has far too many lists for a description of its length")
+        raise DescriptionError(f"{where}: refused, it has too many lists for a description of its length")
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -242,7 +242,7 @@ def _same(place: str, found: Any, wanted: Any) -> bool:
 
 
 def _nested_alike(found: Any, wanted: Any) -> bool:
-    """Whether dictionaries stand in each other in the same way, with the same names."""
+    """Whether two dictionaries have the same nested structure and names."""
     if not isinstance(wanted, Mapping) or not isinstance(found, Mapping):
         return isinstance(wanted, Mapping) == isinstance(found, Mapping)
     return found.keys() == wanted.keys() and all(_nested_alike(found[key], wanted[key]) for key in wanted)

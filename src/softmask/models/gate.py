@@ -31,7 +31,7 @@ class FolderGate:
     ) -> None:
         if missing := [task.name for task in config.tasks if not task.probe]:
             raise SoftmaskError(
-                f"nobody can tell whether {missing[0]!r} is retained, since no samples of it were kept: learn with "
+                f"forgetting of {missing[0]!r} cannot be measured, since no samples of it were kept: learn with "
                 "--probe N (probe=N), or give some now to ContinualModel.keep_probe"
             )
         self.share, self._folder, self._config, self._answer, self._watch = share, folder, config, answer, watch

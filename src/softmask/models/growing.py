@@ -111,7 +111,7 @@ def settled(head: nn.Module) -> nn.Linear:
     return plain
 
 
-def in_its_place(state: Mapping[str, Any], place: int, last: int) -> dict[str, Any]:
+def replace_old_head(state: Mapping[str, Any], place: int, last: int) -> dict[str, Any]:
     """The state with the last head in place of the old one."""
     old, new = f"heads.{place}.", f"heads.{last}."
     kept = {name: value for name, value in state.items() if not name.startswith((old, new))}

@@ -68,6 +68,46 @@ class Inspection:
         return dataclasses.asdict(self)
 
 
+TASK_COLUMNS = ("task", "classes", "samples", "epochs", "accuracy when learned", "free capacity after it", "learned")
+DRIFT_COLUMNS = ("task", "kept samples", "accuracy then", "accuracy now", "answers changed", "probabilities moved")
+
+
+def summary_line(found: Inspection) -> str:
+    """Network, method and size, in one line."""
+    shape = " x ".join(map(str, found.input_shape))
+    return (
+        f"{found.network} for inputs of {shape}, method {found.method}, {found.parameters:,} parameters, "
+        f"{found.bytes:,} bytes on disk"
+    )
+
+
+def task_rows(tasks: Sequence[KnownTask]) -> list[tuple[str | int, ...]]:
+    """One row of `TASK_COLUMNS` per task."""
+    return [
+        (t.name, ", ".join(t.classes), t.samples, t.epochs, percent(t.accuracy), percent(t.free_capacity), t.learned)
+        for t in tasks
+    ]
+
+
+def drift_rows(drift: Sequence[Drift]) -> list[tuple[str | int, ...]]:
+    """One row of `DRIFT_COLUMNS` per task with kept samples."""
+    return [
+        (
+            d.task,
+            d.samples,
+            percent(d.accuracy_then),
+            percent(d.accuracy_now),
+            percent(d.changed),
+            f"{d.moved:.4f}",
+        )
+        for d in drift
+    ]
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
 def capacity_warning(tasks: Sequence[KnownTask]) -> str | None:
     """A warning before the free capacity is used up; None while there is enough, or for a method without a mask."""
     free = [task.free_capacity for task in tasks if task.free_capacity is not None]

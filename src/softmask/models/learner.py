@@ -15,7 +15,7 @@ from torch import nn
 from softmask.core import SoftMask, freeze_running_statistics
 from softmask.errors import ConfigError, UnknownName, choices
 from softmask.learning.backbones import NetworkError
-from softmask.learning.device import exact, random_apart
+from softmask.learning.device import exact, isolated_randomness
 from softmask.learning.distilling import DistillingMethod
 from softmask.learning.evaluation import accuracy
 from softmask.learning.fit import Fit, State
@@ -32,7 +32,7 @@ from softmask.learning.without_id import ClassStatistics
 from softmask.models.data import Labelled, kind_of
 from softmask.models.description import KnownTask, ModelConfig
 from softmask.models.folder import ModelFolder, ModelFolderError
-from softmask.models.growing import begin_growing, grown_facts, in_its_place, settled
+from softmask.models.growing import begin_growing, grown_facts, replace_old_head, settled
 from softmask.models.networks import BUILT_IN, Network, check_trusted, make_backbone
 
 Watch = Callable[[Task, Fit], None]
@@ -134,7 +134,7 @@ def learn_task(
         begin_growing(method, more, task.train.labels)
     method.to(task.train.device)
     training = replace(training, batch=avoid_singleton_batch(method, training.batch, task.train.count))
-    with exact(task.train.device), random_apart():
+    with exact(task.train.device), isolated_randomness():
         learn_sequence(method, [task], training, journal, tests=None, watch=watch)
         whole = method if more is None else _grown(config, network, method, more, task)
         known = with_task(statistics, whole, task, more)
@@ -149,7 +149,7 @@ def _grown(config: ModelConfig, network: Network, method: Method, place: int, ta
     method.heads[task.id] = settled(method.heads[task.id])
     classes = (*config.classes[:place], task.classes, *config.classes[place + 1 :])
     whole = make_method(config, network, classes)
-    whole.load_state_dict(in_its_place(method.state_dict(), place, task.id))
+    whole.load_state_dict(replace_old_head(method.state_dict(), place, task.id))
     return whole.to(task.train.device).eval()
 
 
@@ -212,7 +212,7 @@ def adopt_task(
     method = _with_weights(config, network, backbone, head, task.classes)
     freeze_running_statistics(method.to(task.train.device).backbone)
     journal = _InMemory()
-    with exact(task.train.device), random_apart():
+    with exact(task.train.device), isolated_randomness():
         torch.manual_seed(derive(config.seed, "adopt", task.name))
         end_task(method, task)
         journal.accuracy = accuracy(method, task.val, task.id)
@@ -281,7 +281,7 @@ def make_method(config: ModelConfig, network: Network, classes: tuple[int, ...])
         seeds=Seeds.all_from(config.seed),
         make=make,
     )
-    with random_apart(), warnings.catch_warnings():
+    with isolated_randomness(), warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"
         )  # running statistics are frozen after the first task, so they need no protection

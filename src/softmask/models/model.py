@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import softmask
+from softmask.core.answers import evaluating
 from softmask.core.gate import check_share
 from softmask.errors import DataError, SoftmaskError, UnknownName
 from softmask.learning.device import exact, find_device
-from softmask.learning.evaluation import evaluating
 from softmask.learning.method import Method
 from softmask.learning.without_id import ClassStatistics, guess_tasks
-from softmask.models.attempts import Attempt, first_that_passes
+from softmask.models.attempts import Attempt, first_accepted
 from softmask.models.data import Labelled, Source, kind_of, normalise_bytes, read_inputs, read_task
 from softmask.models.description import KnownTask, ModelConfig, check_name, new_config
 from softmask.models.export import write_export
@@ -68,7 +68,7 @@ ATTEMPTS = 5  # to read a model while others learn
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer of one head to one input."""
+    """The prediction of one head for one input."""
 
     item: str
     """The path of an image file, or the position among the inputs."""
@@ -119,11 +119,11 @@ class ContinualModel:
         weights: str | Path | None = None,
         device: str = "cpu",
     ) -> ContinualModel:
-        """A new model without tasks, in a folder of its own. It may be opened on another device later.
+        """Create a model without tasks in a new folder. It may be opened on another device later.
 
-        The features of a `pretrained` network are kept from the first task on. It brings its weights along, or they are
-        in `weights`: a state file, or for `network="transformers:FOLDER"` a folder of transformers, whose own weights
-        are loaded if nothing else is named. Nothing is downloaded.
+        The features of a `pretrained` network are distilled from the first task on. Its weights are those that it is
+        created with, or those in `weights`: a state file, or for `network="transformers:FOLDER"` a folder of
+        transformers, whose own weights are the default. Nothing is downloaded.
 
         Images (bytes) are divided by 255 and normalised per channel with `mean` and `std`; the default is ImageNet's
         for three channels, 0.5 and 0.25 for others. Floats are used as they are.
@@ -141,7 +141,7 @@ class ContinualModel:
 
     @classmethod
     def open(cls, path: str | Path, network: Network | None = None, *, device: str = "cpu") -> ContinualModel:
-        """The model in a folder. A model with a custom network is opened only if that network is named here."""
+        """Open the model in a folder. A custom network must be named again."""
         folder, where = ModelFolder(Path(path)), find_device(device)
         for attempt in range(ATTEMPTS):
             config = folder.read_config()
@@ -184,7 +184,7 @@ class ContinualModel:
         that forgetting can be measured and refused later (`retain`); with a labelled `sample` its accuracy is known,
         and other methods measure importance on it.
 
-        `network` makes a module like `backbone`, for when the folder is opened again; `head` is the linear layer that
+        `network` builds a module like `backbone` when the folder is opened again; `head` is the linear layer that
         follows the backbone, and `classes` names its outputs: the sample need not contain all of them. Images in bytes
         are normalised with `mean` and `std` (see `create`), which must be those that the model was trained with.
         """
@@ -242,20 +242,19 @@ class ContinualModel:
     ) -> KnownTask:
         """Learn one more task while protecting the earlier ones.
 
-        `train` is a folder of class folders, a dataset of `(x, y)` pairs or a pair of tensors; `val` alike, or a tenth
-        of the training samples. `training` names the fields that are to differ from the defaults of the folder, as in
-        `{"epochs": 40, "lr": 3e-4}`; fields of a `Training` that were not given count as not named. With `probe`, that
-        many validation samples are kept in the folder for `inspect(probe=True)` and for later gates.
+        `train` is a folder of class folders, a dataset of `(x, y)` pairs or a pair of tensors; `val` likewise (default:
+        a tenth of the training samples). `training` overrides the defaults of the folder, as in `{"epochs": 40, "lr":
+        3e-4}`; of a `Training` only the fields that were passed count. With `probe`, that many validation samples are
+        kept in the folder for `inspect(probe=True)` and for later gates.
 
         `retain` is the gate: every earlier task must keep this share of its accuracy on its kept samples (of its
-        answers, where they have no labels). Otherwise `RetentionError` is raised with the curves, one value an epoch,
-        and the model is as it was. With `search_minutes` the task is learned again before that, each time with twice
-        the strength (or half the learning rate, for methods without one), as long as an attempt can end in this time.
+        answers, if they are unlabelled). Otherwise `RetentionError` is raised with the curves, one value per epoch, and
+        the model is unchanged. With `search_minutes` the task is learned again before that, each time with twice the
+        strength (or half the learning rate, for methods without one), as long as an attempt can end in this time.
 
-        With `more`, the data are more of a known task. They may have new classes: the head grows, and its rows of
-        classes without new images are held.
-
-        Image files that cannot be read are left out with a warning, or an error if `strict`.
+        With `more`, the data belong to a known task. They may have new classes: the head grows, and its rows of classes
+        without new images are frozen. Image files that cannot be read are skipped with a warning, or an error if
+        `strict`.
         """
         _checked_name(name)
         if isinstance(probe, bool) or probe < 0:
@@ -284,7 +283,7 @@ class ContinualModel:
                     gate.check(learned.method)
                 return learned
 
-            learned, used = first_that_passes(self.config, wanted, attempt, search_minutes)
+            learned, used = first_accepted(self.config, wanted, attempt, search_minutes)
             lease.require()  # before anything is written: another process may have learned meanwhile
             facts = self._kept(learned, place, probe)
             tasks = [*self.config.tasks]
@@ -376,7 +375,7 @@ class ContinualModel:
     def keep_probe(self, task: str, inputs: Source) -> None:
         """Keep unlabelled inputs of a task with the model's current answers, for later gates.
 
-        For tasks that were learned without `probe`. A probe that a task has already is not replaced.
+        For tasks that were learned without `probe`. An existing probe is not replaced.
         """
         with Lease(self.path) as lease:
             self.refresh()
@@ -464,11 +463,10 @@ class ContinualModel:
         """Class names and probabilities for images, or for a tensor of inputs.
 
         Images are files, folders, PIL images, encoded bytes, arrays of height x width x channels, or lists of these.
-        Without a task the one is found whose classes have the nearest mean features, among those that learned from
-        such inputs (bytes or floats); `task_share` says how sure that is. In a folder of an earlier release, which
-        has no means, every such head answers, in the order of the tasks, and a warning says what that means. An image
-        that cannot be read is an error, unless `damaged` is given: then its message is passed to `damaged` and the
-        image is left out.
+        Without `task` it is inferred: the task of the class with the nearest mean feature, among those that learned
+        from such inputs (bytes or floats); `task_share` is its probability. In a folder of an earlier release, which
+        has no means, every such head answers, in the order of the tasks, with a warning. An image that cannot be read
+        is an error, unless `damaged` is given: then its message is passed to `damaged` and the image is skipped.
         """
         if not self.tasks:
             raise SoftmaskError(f"{self.path} has not learned a task yet")

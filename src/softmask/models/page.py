@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from softmask.models.history import History
-from softmask.models.inspection import Inspection
+from softmask.models.inspection import DRIFT_COLUMNS, TASK_COLUMNS, Inspection, drift_rows, summary_line, task_rows
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -20,32 +20,10 @@ img { max-width: 100%; }
 
 
 def page(found: Inspection, history: History) -> str:
-    shape = " x ".join(map(str, found.input_shape))
-    about = (
-        f"{found.network} for inputs of {shape}, method {found.method}, {found.parameters:,} parameters, "
-        f"{found.bytes:,} bytes on disk"
-    )
-    tasks = [
-        (t.name, ", ".join(t.classes), t.samples, t.epochs, _percent(t.accuracy), _percent(t.free_capacity), t.learned)
-        for t in found.tasks
-    ]
-    parts = [f"<h1>{escape(found.path)}</h1><p>{escape(about)}</p>"]
-    columns = ("task", "classes", "samples", "epochs", "accuracy when learned", "free capacity after it", "learned")
-    parts.append(_table("Tasks", columns, tasks))
+    parts = [f"<h1>{escape(found.path)}</h1><p>{escape(summary_line(found))}</p>"]
+    parts.append(_table("Tasks", TASK_COLUMNS, task_rows(found.tasks)))
     if found.drift:
-        rows = [
-            (
-                d.task,
-                d.samples,
-                _percent(d.accuracy_then),
-                _percent(d.accuracy_now),
-                _percent(d.changed),
-                f"{d.moved:.4f}",
-            )
-            for d in found.drift
-        ]
-        about_kept = ("task", "kept samples", "accuracy then", "accuracy now", "answers changed", "probabilities moved")
-        parts.append(_table("Kept samples", about_kept, rows))
+        parts.append(_table("Kept samples", DRIFT_COLUMNS, drift_rows(found.drift)))
     if history.curves:
         parts.append(f'<h2>Accuracy over time</h2><img alt="Accuracy of each task over time" src="{_plot(history)}">')
     parts.append(_table("History", ("time", "event", "task"), [(e.time, e.kind, e.task) for e in history.events]))
@@ -68,7 +46,3 @@ def _plot(history: History) -> str:
         file = Path(folder) / "history.svg"
         history.draw(file)
         return "data:image/svg+xml;base64," + base64.b64encode(file.read_bytes()).decode()
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"

@@ -29,10 +29,9 @@ class FolderBusyError(SoftmaskError):
 
 
 class Lease:
-    """The right to write to a folder.
-
-    The holder keeps `lease.lock` locked (flock), which ends with its process. On some shared file systems such a lock
-    is not seen by other machines, so the holder is named in `lease.json`, too, whose time of change is its heartbeat:
+    """The exclusive right to write to a folder. The holder keeps `lease.lock` locked (flock) until its process ends. On
+    some shared file systems such a lock is not seen by other machines, so the holder is named in `lease.json`, too,
+    whose time of change is its heartbeat:
     a holder on another machine counts as alive until its heartbeat has stopped for `stale_after` seconds.
     """
 
@@ -154,7 +153,7 @@ class Lease:
             return {}
 
     def _alive_elsewhere(self, holder: dict[str, Any]) -> bool:
-        """Whether a holder whose lock we could not see has a young heartbeat."""
+        """Whether a holder whose lock we cannot see has a recent heartbeat."""
         if self._locks_work and holder.get("host") == socket.gethostname():
             return False  # it would hold the lock
         # The clocks of two machines may differ, but a time far ahead is not a heartbeat.

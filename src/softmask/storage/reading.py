@@ -113,7 +113,7 @@ class DataFile:
     def __init__(self, name: str, where: str, source: IO[bytes], size: int) -> None:
         self.name, self.size = name, size
         self.where = where
-        """Its name in messages."""
+        """Its name in error messages."""
         self._hashed = _Hashed(source, size, where)
         self.stream = io.BufferedReader(self._hashed, CHUNK)
 
@@ -129,7 +129,7 @@ def damaged(where: str, error: Exception) -> DataError:
 
 
 def files_of_folder(folder: Path, names: Collection[str], largest: int) -> Generator[DataFile, None, None]:
-    """Each of these files, all of which must be there and none larger than `largest` bytes."""
+    """Each of these files; all must exist, and none may be larger than `largest` bytes."""
     for name in names:
         path = folder / name
         if not path.is_file():

@@ -1,4 +1,4 @@
-"""Nested state (dictionaries, lists, numbers, tensors) in one safetensors file, written completely or not at all."""
+"""Nested state (dictionaries, lists, numbers, tensors) in one safetensors file, written atomically."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TENSORS_ONLY = "1"  # files of version 0.1: the checksum covers the tensors, not
 
 
 class StateFileError(SoftmaskError):
-    """A state that cannot be written or read."""
+    """The state cannot be written or read."""
 
 
 def write_state(path: Path, state: Any) -> None:
-    """Writes beside the target and renames: a kill at any byte leaves the old file or the new one."""
+    """Writes a temporary file and renames it: a kill at any moment leaves either the old file or the new one."""
     tensors: dict[str, Tensor] = {}
     about = {"format": FORMAT, "state": json.dumps(_encode(state, None, tensors))}
     about["checksum"] = _checksum(tensors, about["state"])
@@ -66,7 +66,7 @@ def read_state(path: Path) -> Any:
 
 
 def replace_file(aside: Path, target: Path) -> None:
-    """Puts a finished file in its place; when this returns, it survives a power cut."""
+    """Renames a finished file durably: when this returns, it survives a power cut."""
     with open(aside, "rb") as file:
         os.fsync(file.fileno())
     os.replace(aside, target)
@@ -78,7 +78,7 @@ def replace_file(aside: Path, target: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """For files without a lease: each of several writers has a temporary file of its own, and the last one counts."""
+    """For files without a lease: each writer has its own temporary file, and the last one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
@@ -89,7 +89,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes beside the target and renames. The folder must be leased."""
+    """Writes a temporary file and renames it. The folder must be leased."""
     aside = path.with_name(path.name + ".tmp")
     try:
         aside.write_text(json.dumps(content, indent=1) + "\n")
@@ -176,5 +176,5 @@ def _checksum(tensors: dict[str, Tensor], header: str | None) -> str:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """The tensor's memory, not a copy; flat, because a scalar tensor cannot be viewed as bytes."""
+    """The tensor's memory without a copy; flattened, because a scalar tensor cannot be viewed as bytes."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")

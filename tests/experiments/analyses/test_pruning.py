@@ -13,7 +13,7 @@ from softmask.experiments.paper import paper_value
 from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.run import load_from_checkpoint, run
 from softmask.experiments.runs.store import Store, StoredRun
-from softmask.learning.evaluation import evaluating
+from softmask.learning import evaluating
 from softmask.methods.spg import SPG
 from tests.experiments.analyses.made import row, rows, stored, triangle
 from tests.experiments.runs.examples import tiny_config

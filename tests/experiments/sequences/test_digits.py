@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from softmask.experiments.sequences import load_sequence
-from softmask.experiments.sequences.digits import NORMALISE, turned_digits, upright_digits
+from softmask.experiments.sequences.digits import NORMALISE, rotated_digits, upright_digits
 from softmask.learning.seeds import Seeds
 from softmask.learning.task import Batches, Task, TaskSequence
 
@@ -26,7 +26,7 @@ def by_rotation() -> TaskSequence:
 
 def sources(batches: Batches, degrees: int) -> set[int]:
     """Which of the 1797 images these are."""
-    known = {image.tobytes(): row for row, image in enumerate(turned_digits(degrees).images)}
+    known = {image.tobytes(): row for row, image in enumerate(rotated_digits(degrees).images)}
     assert len(known) == 1797, "two images look alike: they cannot be told apart"
     return {known[image.numpy().tobytes()] for image in batches.images}
 
@@ -100,10 +100,10 @@ def test_rotations_are_those_promised_and_their_order_is_drawn(by_rotation: Task
 
 
 def test_turning_is_counter_clockwise_and_keeps_the_labels() -> None:
-    upright, turned = upright_digits(), turned_digits(90)
+    upright, turned = upright_digits(), rotated_digits(90)
     np.testing.assert_array_equal(np.rot90(upright.images[5, 0]), turned.images[5, 0])
     np.testing.assert_array_equal(turned.labels, upright.labels)
-    np.testing.assert_array_equal(upright.images, turned_digits(0).images)
+    np.testing.assert_array_equal(upright.images, rotated_digits(0).images)
 
 
 def test_normalisation_fits_the_pixels() -> None:
@@ -115,11 +115,11 @@ def test_normalisation_fits_the_pixels() -> None:
 
 def test_shared_images_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="read-only"):
-        turned_digits(9).images[0] = 0
+        rotated_digits(9).images[0] = 0
 
 
 def test_made_once_in_a_process() -> None:
-    assert turned_digits(9) is turned_digits(9)
+    assert rotated_digits(9) is rotated_digits(9)
     assert upright_digits() is upright_digits()
 
 

@@ -69,8 +69,13 @@ _ALL = (
         "table 4",
         "published",
     ),
-    Analysis("differences", comparisons.differences, "each method minus a base, paired by seed", option="against"),
-    Analysis("ablation", by_sequence.ablation, "SPG without its parts", "table 7", "published"),
+    Analysis(
+        "differences",
+        comparisons.differences,
+        "difference of each method to a baseline, paired by seed",
+        option="against",
+    ),
+    Analysis("ablation", by_sequence.ablation, "ablations of SPG", "table 7", "published"),
     Analysis("mechanism", comparisons.mechanism, "importance by mechanism: SPG, SPG-FI, EWC-GI, EWC", "section 4.2"),
     Analysis("capacity", capacity.capacity, "share of completely blocked parameters, by layer", "tables 5 and 8"),
     Analysis("cross-head", capacity.cross_head, "effect of importance through old heads", "table 9"),
@@ -87,8 +92,10 @@ _ALL = (
         "figures 4 and 6",
     ),
     Analysis("claims", _claims, "each comparative claim of the paper: held, not held or no data", "section 4"),
-    Analysis("cost", cost.cost, "time, throughput, memory and disk, and how they grow"),
-    Analysis("identity", comparisons.identity, "accuracies that contradict the transfers, the paper's and ours"),
+    Analysis("cost", cost.cost, "time, throughput, memory and disk, and their growth"),
+    Analysis(
+        "identity", comparisons.identity, "accuracies that are inconsistent with the transfers, the paper's and ours"
+    ),
     Analysis(
         "network-size",
         lambda runs: cost.network_size({run.config.method for run in runs}),

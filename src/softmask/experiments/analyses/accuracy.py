@@ -268,13 +268,13 @@ def without_id(runs: Iterable[StoredRun]) -> Table:
         with_id = group.over_seeds(lambda run: average_accuracy(run.accuracies()))
         rows.append((*group.label, len(group.runs), with_id, *by_rule))
     notes = [
-        "All heads compete; right is an answer with the right head and the right class. Confidence: softmax of the "
+        "The task id is not given; a prediction is correct if both head and class are. Confidence: softmax of the "
         "logits divided by a temperature for each head, fitted on its task's validation images. Nearest class mean: "
         "means of the classes and one covariance, measured on training images when each task was learned.",
         "Mean of the heads: where all tasks have the same classes, the mean of the heads' probabilities.",
     ]
     columns = (*LABELS, "seeds", "ACC", *RULES.values())
-    caption = "Accuracy when the task is not told, after the last task, in percent"
+    caption = "Accuracy without a task id, after the last task, in percent"
     return Table(caption, columns, rows, notes, labels=2)
 
 

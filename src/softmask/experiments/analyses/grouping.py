@@ -104,7 +104,7 @@ class Group:
 
     @property
     def as_published(self) -> bool:
-        """Whether published numbers may stand beside: of the whole sequence, on this kind of network."""
+        """Whether published numbers are comparable: whole sequence, the paper's kind of network."""
         return self.whole and network_label(self.config) is None
 
     @cached_property

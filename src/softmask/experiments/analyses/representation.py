@@ -16,7 +16,7 @@ from softmask.experiments.runs.config import RunConfig
 from softmask.experiments.runs.run import load_from_checkpoint, require_checkpoint
 from softmask.experiments.runs.store import Store, StoredRun
 from softmask.experiments.sequences import load_sequence
-from softmask.learning.device import random_apart
+from softmask.learning.device import isolated_randomness
 from softmask.learning.evaluation import EVALUATION_BATCH, accuracy
 from softmask.learning.fit import Fit
 from softmask.learning.masked_weights import masked, weights_of
@@ -123,7 +123,7 @@ def linear_accuracy(
     Dropout of the backbone is off, so the features are computed once.
     """
     training, seeds = config.training, config.seeds
-    with random_apart():
+    with isolated_randomness():
         torch.manual_seed(derive(seeds.batches, "representation", task.name))
         train, val, tested = (_features(method, part, learned, union) for part in (task.train, task.val, test))
         width = train.images.size(1)

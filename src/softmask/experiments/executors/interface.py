@@ -16,7 +16,7 @@ WORKER_DIED = "WorkerDied"
 
 
 class ExecutorError(SoftmaskError):
-    """An executor that cannot do what was asked of it."""
+    """The executor cannot do this."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Outcome(Generic[Item, Result]):
 
 
 class Executor(Protocol):
-    """Calls a function on every item. An error of one item is its outcome; the others go on."""
+    """Calls a function on every item. An error of one item is its outcome; the others continue."""
 
     @property
     def jobs(self) -> int:

@@ -47,7 +47,7 @@ class ProcessExecutor:
 
     jobs: int = os.cpu_count() or 1
     attempts: int = 3
-    """How often an item is tried whose worker dies."""
+    """Number of attempts for an item whose worker dies."""
     devices: tuple[str, ...] = ()
     """GPUs by their numbers: each worker sees only one of them (CUDA_VISIBLE_DEVICES), in turn."""
 
@@ -178,7 +178,7 @@ def _work(pipe: Connection) -> None:
     """The life of a worker: one item after the other until the driver closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the driver decides
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    threading.Thread(target=_end_with_the_driver, daemon=True).start()
+    threading.Thread(target=_exit_with_driver, daemon=True).start()
     one_at_a_time = threading.Lock()  # other threads may warn, too
 
     def send(content: bytes) -> None:
@@ -203,7 +203,7 @@ def _answer(content: bytes) -> bytes:
         return pickle.dumps((None, error_text(error), type(error).__name__))
 
 
-def _end_with_the_driver() -> None:
+def _exit_with_driver() -> None:
     driver = multiprocessing.parent_process()
     assert driver is not None
     wait([driver.sentinel])

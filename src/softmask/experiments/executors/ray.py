@@ -23,7 +23,7 @@ class RayExecutor:
     """Share of a node's processors that an item takes."""
     gpus: float = 0.0
     attempts: int = 4
-    """How often an item is tried whose worker or node dies."""
+    """Number of attempts for an item whose worker or node dies."""
 
     @property
     def jobs(self) -> int:

@@ -179,9 +179,9 @@ class Judgement:
     def word(self) -> str:
         if not self.findings:
             return NO_DATA
-        said = HELD if all(finding.holds for finding in self.findings) else NOT_HELD
+        verdict = HELD if all(finding.holds for finding in self.findings) else NOT_HELD
         enough = self.seeds is None or self.seeds >= ENOUGH_SEEDS
-        return said if enough and self.complete else f"{said} so far"
+        return verdict if enough and self.complete else f"{verdict} so far"
 
     @property
     def count(self) -> str:

@@ -61,8 +61,8 @@ SECTIONS: tuple[Section, ...] = (
             _table_of("accuracy-by-sequence", "By sequence"),
             _figures_of("so-far", "While tasks are learned", "A falling line is forgetting."),
             _table_of("differences", "Difference to SPG"),
-            _table_of("ablation", "SPG without its parts"),
-            _table_of("identity", "Numbers that contradict each other"),
+            _table_of("ablation", "Ablations of SPG"),
+            _table_of("identity", "Inconsistent numbers"),
         ),
     ),
     (
@@ -78,7 +78,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     (
         "Capacity",
-        "Share of the network that no later task can change, and the effect of cross-head importance.",
+        "Share of the network that later tasks cannot change, and the effect of cross-head importance.",
         (
             _figures_of("capacity"),
             _table_of("capacity", "Completely blocked parameters"),
@@ -87,7 +87,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     (
         "Mechanism",
-        "Kinds of importance and of protection, pruning by importance, and the features on another dataset.",
+        "Types of importance and of protection, pruning by importance, and the features on another dataset.",
         (
             _table_of("mechanism", "Importance by mechanism"),
             _table_of("pruning", "Pruning by importance"),
@@ -107,7 +107,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     (
         "Cost",
-        "Time, memory and disk, as measured on the machine that made the runs.",
+        "Time, memory and disk, measured on the machines of the runs.",
         (
             _figures_of("task-end"),
             _table_of("cost", "Cost of a run"),
@@ -253,9 +253,9 @@ def _without_constants(table: Table) -> Table:
         return table
     columns = [name for name in table.columns[1:] if name in SAID_ONCE]
     same = {name: table.frame[name].iloc[0] for name in columns if table.frame[name].astype(str).nunique() == 1}
-    said = "; ".join(f"{name}: {value}" for name, value in same.items() if value is not None)
+    shared = "; ".join(f"{name}: {value}" for name, value in same.items() if value is not None)
     kept = table.select([name for name in table.columns if name not in same])
-    return kept.noting(f"In all rows: {said}.") if said else kept
+    return kept.noting(f"In all rows: {shared}.") if shared else kept
 
 
 def _copies(name: str, table: Table) -> str:

@@ -37,7 +37,7 @@ def run_data(run: StoredRun, detail: int = FULL) -> dict[str, Any]:
     return {
         "title": f"{Group((run,)).title} on {Group((run,)).sequence}, seed {seed_of(run)}",
         "status": run.status,
-        "said": said_of(run),
+        "said": status_sentence(run),
         "config": flat_config(run.config),
         "tasks": names,
         "epochs": _epochs(run, detail),
@@ -53,7 +53,7 @@ def seed_of(run: StoredRun) -> str:
     return str(next(iter(seeds.values()))) if len(set(seeds.values())) == 1 else " ".join(map(str, seeds.values()))
 
 
-def said_of(run: StoredRun) -> str:
+def status_sentence(run: StoredRun) -> str:
     """Status of the run in one sentence."""
     done = len(run.events("task"))
     if run.status == "finished":

@@ -126,7 +126,7 @@ def check_sequences(store: Store, sequences: Iterable[str], names: TaskNames) ->
 SECONDS_FOR_GIT = 10.0
 
 
-def circumstances() -> dict[str, Any]:
+def provenance() -> dict[str, Any]:
     """The facts that may explain why results differ."""
     return {
         "softmask": softmask.__version__,

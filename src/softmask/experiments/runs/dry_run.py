@@ -22,7 +22,7 @@ from softmask.experiments.runs.grid import Cell
 from softmask.experiments.runs.run import build, load
 from softmask.experiments.runs.store import RunWriter, Store
 from softmask.experiments.sequences import sequence_facts
-from softmask.learning.device import CPU, exact, forget_peak, peak_memory, random_apart
+from softmask.learning.device import CPU, exact, isolated_randomness, peak_memory, reset_peak_memory
 from softmask.learning.fit import DivergedError
 from softmask.learning.method import Cost, Method
 from softmask.learning.protocol import learn_sequence
@@ -209,11 +209,11 @@ def _measured(config: RunConfig, sequence: TaskSequence, make: Callable[[], Meth
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with tempfile.TemporaryDirectory() as folder, exact(sequence.device), random_apart():
+        with tempfile.TemporaryDirectory() as folder, exact(sequence.device), isolated_randomness():
             method = make()
             for buffer in method.buffers():  # the system counts memory only once it was written to
                 buffer.copy_(buffer.clone())
-            forget_peak()  # reading the data took memory that is free again
+            reset_peak_memory()  # reading the data took memory that is free again
             with Store(folder).open(config) as writer:
                 timed = _TimedWriter(writer)
                 learn_sequence(method, tasks, training, timed, tests=tests)

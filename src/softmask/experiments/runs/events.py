@@ -122,7 +122,7 @@ _COMPILED = {
 }
 
 
-def misfit(event: Event) -> str | None:
+def schema_error(event: Event) -> str | None:
     """Why an event of a known kind does not fit the schema; None if it does."""
     for name, optional, what, fits in _COMPILED.get(event["kind"], ()):
         if name in event:
@@ -144,7 +144,7 @@ def read_events(content: bytes) -> tuple[list[Event], str | None]:
     finished = False
     for line, event in zip(lines, _parsed(lines), strict=True):
         if isinstance(event, dict) and isinstance(event.get("kind"), str):
-            if (reason := misfit(event)) is None:
+            if (reason := schema_error(event)) is None:
                 event["kind"] = sys.intern(event["kind"])
                 found.append(event)
                 finished = finished or event["kind"] == "finished"

@@ -15,9 +15,9 @@ from softmask.errors import ConfigError, SoftmaskError
 from softmask.experiments.runs.config import RunConfig
 from softmask.experiments.runs.data_check import (
     ChangedData,
-    circumstances,
     code_facts,
     network_facts,
+    provenance,
     settle,
     warn_if_code_changed,
 )
@@ -25,7 +25,14 @@ from softmask.experiments.runs.events import digest_of_names
 from softmask.experiments.runs.store import Listener, RunWriter, Store, StoredRun
 from softmask.experiments.sequences import load_sequence
 from softmask.learning.backbones import CHAINS
-from softmask.learning.device import device_facts, exact, find_device, forget_peak, parse_device, require_begun_here
+from softmask.learning.device import (
+    device_facts,
+    exact,
+    find_device,
+    parse_device,
+    require_begun_here,
+    reset_peak_memory,
+)
 from softmask.learning.fit import DivergedError, Fit
 from softmask.learning.method import Method
 from softmask.learning.processes import (
@@ -176,9 +183,9 @@ def _run(
     with _threads(threads), exact(where), writing as writer:
         if writer.finished():  # by another process, since we looked
             return StoredRun(writer.path)
-        forget_peak()
+        reset_peak_memory()
         code = code_facts(config.method) | network_facts(config.network.name)
-        facts = {**circumstances(), **device_facts(where), **code, "data": digest_of_names(names)}
+        facts = {**provenance(), **device_facts(where), **code, "data": digest_of_names(names)}
         if processes is not None:
             facts["processes"] = processes.count
             processes.announced = True

@@ -62,7 +62,7 @@ class RunWriter:
         if not (self.path / "config.json").exists():
             write_json(self.path / "config.json", {"format": FORMAT, "config": self.config.to_dict()})
         (self.path / "checkpoints").mkdir(exist_ok=True)
-        self._cut_torn_line()
+        self._remove_incomplete_line()
         summary = StoredRun(self.path).summary()
         if summary.problem is not None:
             raise StoreError(summary.problem)
@@ -160,7 +160,7 @@ class RunWriter:
     def _statistics(self, stage: int) -> Path:
         return self.path / "checkpoints" / f"{stage:03}.statistics.safetensors"
 
-    def _cut_torn_line(self) -> None:
+    def _remove_incomplete_line(self) -> None:
         """Removes an incomplete last line, which a kill leaves behind."""
         if self._events.exists():
             content = read_plain(self._events, MOST_EVENTS)

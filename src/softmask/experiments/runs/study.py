@@ -171,7 +171,7 @@ class _KernelLock(BaseJournalFileLock):
         held = os.open(self.guard, os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(held, fcntl.LOCK_EX)
         self._held = held
-        self._cut_torn_line()
+        self._remove_incomplete_line()
         return True
 
     def release(self) -> None:
@@ -179,7 +179,7 @@ class _KernelLock(BaseJournalFileLock):
         os.close(self._held)
         self._held = None
 
-    def _cut_torn_line(self) -> None:
+    def _remove_incomplete_line(self) -> None:
         """Removes an incomplete last line, which a kill leaves behind and to which the next writer would append."""
         with open(self.journal, "r+b") as file:
             if not (size := file.seek(0, os.SEEK_END)):

@@ -113,7 +113,7 @@ Kind = Callable[[str], tuple[SequenceFacts, Loader]]
 
 
 class SequenceRegistry(Registry[Loader]):
-    """Names, and kinds of names: `folder:PATH` stands for as many sequences as there are folders."""
+    """Names, and kinds of names: `folder:PATH` is one kind, with a sequence for every folder."""
 
     def __init__(self) -> None:
         super().__init__("sequence", "softmask.experiments.sequences", group="softmask.sequences")

@@ -37,7 +37,7 @@ class Checked:
     sizes: Sizes | None
     paper: Sizes | None
     problems: tuple[str, ...] = ()
-    """Why the sequence cannot be used as it is."""
+    """The reasons why the sequence cannot be used."""
     notes: tuple[str, ...] = field(default=())
     """Harmless differences."""
 
@@ -107,7 +107,7 @@ def tested_and_trained(sequence: TaskSequence) -> int:
 
 
 def _problems(sequence: TaskSequence) -> list[str]:
-    """Problems between tasks, which no reader of a single file can see."""
+    """Problems between tasks, which cannot be detected in a single file."""
     problems = []
     names = [task.name for task in sequence.tasks]
     if len(set(names)) != len(names):

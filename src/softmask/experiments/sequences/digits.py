@@ -58,7 +58,7 @@ def _installed_digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
 
 
 @functools.cache
-def turned_digits(degrees: int) -> LabelledImages:
+def rotated_digits(degrees: int) -> LabelledImages:
     """The enlarged digits, turned counter-clockwise on a black ground."""
     upright = upright_digits()
     turned = [Image.fromarray(image[0]).rotate(degrees, Image.Resampling.BICUBIC) for image in upright.images]
@@ -103,7 +103,7 @@ def digits_by_class(root: Path | None, seeds: Seeds, tasks: int) -> TaskSequence
 def digits_by_rotation(root: Path | None, seeds: Seeds, tasks: int) -> TaskSequence:
     angles = [DEGREES_BETWEEN_TASKS * step for step in range(tasks)]
     return split_by_view(
-        {f"digits turned by {angle} degrees": turned_digits(angle) for angle in angles},
+        {f"digits turned by {angle} degrees": rotated_digits(angle) for angle in angles},
         name=f"R-{tasks}",
         train=TRAIN_PER_CLASS_AND_ROTATION,
         validation=VALIDATION_PER_CLASS,

@@ -30,7 +30,7 @@ from softmask.experiments.sequences.leaf import (
     leaf_folder,
     read_users,
     scaled_down,
-    tell_if_scaled,
+    warn_if_scaled,
     whole_number,
 )
 from softmask.images.decoding import JPEG, SIDE, decode_all, read_image
@@ -89,7 +89,7 @@ def fceleba_by_user(root: Path | None, seeds: Seeds, tasks: int, wanted: Counts 
     assert root is not None, "a sequence that declares data is not made without a root"
     name, place = f"FC-{tasks}", locate(root, tasks)
     users = read_fceleba(place, tasks, wanted)
-    tell_if_scaled(name, place, [user.counts for user in users], wanted)
+    warn_if_scaled(name, place, [user.counts for user in users], wanted)
     return split_by_user(users, name=name, classes=CLASSES, seeds=seeds, normalise=COLOUR)
 
 

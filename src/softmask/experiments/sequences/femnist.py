@@ -31,7 +31,7 @@ from softmask.experiments.sequences.leaf import (
     leaf_folder,
     read_users,
     scaled_down,
-    tell_if_scaled,
+    warn_if_scaled,
     whole_number,
 )
 from softmask.images.labelled import Counts, LabelledImages, content_id
@@ -88,7 +88,7 @@ def femnist_by_user(root: Path | None, seeds: Seeds, tasks: int, wanted: Counts 
     assert root is not None, "a sequence that declares data is not made without a root"
     name, place = f"FE-{tasks}", locate(root, tasks)
     users = read_femnist(place, tasks, wanted)
-    tell_if_scaled(name, place, [user.counts for user in users], wanted)
+    warn_if_scaled(name, place, [user.counts for user in users], wanted)
     return split_by_user(users, name=name, classes=CLASSES, seeds=seeds, normalise=NORMALISE)
 
 
@@ -124,9 +124,8 @@ def _samples(stored: Stored, part: str, rows: list[int]) -> LabelledImages:
 
 
 def _build(output: ArrayFolder, files: list[LeafFile], tasks: int, wanted: Counts) -> Facts:
-    """Users one after the other; the facts tell who they are and how many samples each has.
-
-    Files are read until they have given enough tasks: LEAF writes 36 of them, and each takes seconds.
+    """Users one after the other; the facts contain their names and numbers of samples. Files are read until there are
+    enough tasks: LEAF writes 36 of them, and each takes seconds.
     """
     facts: dict[str, list[Any]] = {"users": [], "train": [], "test": []}
     arrays = {
@@ -162,7 +161,7 @@ def _add_file(file: LeafFile, arrays: dict[str, dict[str, ArrayFile]], facts: di
 
 
 def _full_name(file: LeafFile, user: str, *, alone: bool) -> str:
-    """Files of one user each may all call him the same."""
+    """In files of one user each, all users may have the same name."""
     return f"writers of {file.name}" if alone else f"writer {user}"
 
 

@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 """Called with the number of bytes downloaded and the total."""
 
 
-class BrokenOff(Exception):
+class ConnectionLost(Exception):
     """The connection ended or stalled before the file was complete; it is tried again."""
 
 
@@ -58,7 +58,7 @@ def fetch(
     while failures < attempts:
         try:
             part.fetch_rest(progress or _silent, stalled)
-        except BrokenOff as error:
+        except ConnectionLost as error:
             # An attempt that brought some bytes is not a failure: a large file over a bad connection may need many.
             failures = 1 if part.size() > furthest else failures + 1
             furthest, reason = max(furthest, part.size()), str(error)
@@ -108,9 +108,9 @@ class _Part:
         except urllib.error.HTTPError as error:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 self.remove()
-                raise BrokenOff("the part that is here does not fit the file") from None
+                raise ConnectionLost("the part that is here does not fit the file") from None
             if error.code in TRANSIENT:
-                raise BrokenOff(f"the server answered {error.code}") from None
+                raise ConnectionLost(f"the server answered {error.code}") from None
             raise DataError(
                 f"{self.download.address}: the server answered {error.code} {_line(error.reason)}"
             ) from None
@@ -119,9 +119,9 @@ class _Part:
                 f"{self.download.address}: the server redirects to a malformed address ({_line(error)})"
             ) from None
         except (OSError, http.client.HTTPException) as error:  # refused, reset, stalled, cut off, no such host
-            raise BrokenOff(str(error) or type(error).__name__) from None
+            raise ConnectionLost(str(error) or type(error).__name__) from None
         if self.size() < self.download.size:
-            raise BrokenOff("the connection was closed")
+            raise ConnectionLost("the connection was closed")
 
     def finish(self) -> None:
         """Renames a complete and correct file; removes a wrong one."""
@@ -157,7 +157,7 @@ class _Part:
         continued = answer.status == http.HTTPStatus.PARTIAL_CONTENT
         if continued and not answer.headers.get("Content-Range", "").startswith(f"bytes {self.size()}-"):
             self.remove()
-            raise BrokenOff("the server sent another part than was asked for")
+            raise ConnectionLost("the server sent another part than was asked for")
         if not continued:
             version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
             with _written():

@@ -128,7 +128,7 @@ def _build(output: ArrayFolder, part: str, paths: list[Path], classes: int) -> N
 
 
 def _add_file(path: Path, images: ArrayFile, labels: ArrayFile, classes: int) -> npt.NDArray[np.int64]:
-    """How many images of each class there were. The file's content is gone from memory when this returns."""
+    """The number of images of each class. The file's content is no longer in memory when this returns."""
     data, numbers = _read(path, classes)
     images.add(data.reshape(-1, *SHAPE))
     labels.add(numbers)

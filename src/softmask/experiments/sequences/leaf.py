@@ -39,7 +39,7 @@ class LeafFile(NamedTuple):
 
 
 class LeafUser(NamedTuple):
-    """One user's samples as they stand in the file."""
+    """One user's samples, as stored in the file."""
 
     name: str
     x: list[Any]
@@ -96,7 +96,7 @@ def has_enough(train: int, test: int, wanted: Counts) -> bool:
 def choose_users(sizes: Sequence[tuple[int, int]], wanted: Counts, tasks: int) -> list[int]:
     """The users that become tasks, given their numbers of training and test samples.
 
-    The first that have enough, in the order of the files; where they are too few, those that have the most.
+    The first users with enough samples, in the order of the files; if there are too few, those with the most.
     """
     enough = [place for place, size in enumerate(sizes) if has_enough(*size, wanted)]
     if len(enough) >= tasks:
@@ -117,7 +117,7 @@ def scaled_down(wanted: Counts, train: int, test: int, where: str) -> Counts:
     return counts
 
 
-def tell_if_scaled(name: str, place: Path, found: Sequence[Counts], wanted: Counts) -> None:
+def warn_if_scaled(name: str, place: Path, found: Sequence[Counts], wanted: Counts) -> None:
     """Warns if tasks are smaller than the paper's."""
     if all(counts == wanted for counts in found):
         return

@@ -29,8 +29,8 @@ function curves(run) {
   const x = run.epochs.map((_, i) => i + 1);
   if (run.epochs.length > 1) {
     const direct = { kind: "line", x: "epochs of all tasks", direct: false, plain: true };
-    made.push({ ...direct, title: "Accuracy in validation while learning", y: "accuracy, %", series: [{ label: "validation", x, y: column(run, 1) }] });
-    made.push({ ...direct, title: "Loss while learning", y: "loss", digits: 3, series: [{ label: "training", x, y: column(run, 3) }, { label: "validation", x, y: column(run, 2) }] });
+    made.push({ ...direct, title: "Validation accuracy during training", y: "accuracy, %", series: [{ label: "validation", x, y: column(run, 1) }] });
+    made.push({ ...direct, title: "Loss during training", y: "loss", digits: 3, series: [{ label: "training", x, y: column(run, 3) }, { label: "validation", x, y: column(run, 2) }] });
   }
   if (run.matrix.length) made.push({ kind: "heat", title: "Accuracy on each task after each task", rows: run.matrix });
   const layers = Object.entries(run.blocked);
@@ -53,7 +53,7 @@ function showRun(id) {
     if (run.status !== "finished") about.classList.add(run.status);
     const grid = add(view, "div", undefined, { class: "charts" });
     curves(run).forEach((chart) => addChart(grid, chart));
-    add(view, "h3", "Everything that decides its result");
+    add(view, "h3", "Config");
     const list = add(view, "dl");
     for (const [name, value] of Object.entries(run.config)) { add(list, "dt", name); add(list, "dd", value); }
     if (run.tasks.length) {
@@ -62,7 +62,7 @@ function showRun(id) {
       run.tasks.forEach((name, i) => { add(tasks, "dt", `task ${i + 1}`); add(tasks, "dd", name); });
     }
     const how = add(add(view, "p", undefined, { class: "how" }), "code", run.command);
-    how.title = "The command behind this run";
+    how.title = "The command for this run";
   }
   return title;
 }

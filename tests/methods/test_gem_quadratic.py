@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from softmask.learning.quadratic import smallest_quadratic
+from softmask.methods.gem import smallest_quadratic
 
 
 def solved(gradients: Tensor, gradient: Tensor, floor: float = 0.0) -> Tensor:
