@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from softmask.errors import ConfigError
+from softmask.experiments.analyses.grouping import training_name
+from softmask.experiments.runs.config import make_config
 from softmask.experiments.runs.grid_file import GridFile, parse_seeds, read_grid_file
+from softmask.experiments.runs.store import Store
+
+ROOT = Path(__file__).parents[3]
 
 TOML = """
 methods = ["spg", "spg-hard"]
@@ -110,3 +115,22 @@ def test_no_seeds(text: str) -> None:
 def test_a_date_is_no_range_of_seeds() -> None:
     with pytest.raises(ConfigError, match="more than 10,000 seeds"):
         parse_seeds("1,2-20261118")
+
+
+def test_the_committed_runs_of_preset_compare_are_cells_of_its_grid() -> None:
+    file = read_grid_file(ROOT / "settings" / "compare.toml")
+    assert file.methods is not None
+    cells = {
+        make_config(
+            method, "C-10", preset=file.preset, seed=seed, changes={**file.set, **file.method.get(method, {})}
+        ).id()
+        for method in file.methods
+        for seed in (1, 2, 3)
+    }
+    committed = {
+        run.config.id()
+        for run in Store(ROOT / "results").runs()
+        if training_name(run.config.training) == "compare precision=bf16" and run.config.sequence == "C-10"
+    }
+    assert committed
+    assert committed <= cells
