@@ -68,7 +68,7 @@ def check_trusted(named: str, given: Network | None) -> None:
         if given is not None and name_of(given) != named:
             raise NetworkError(f"the model's network is {named}, not {name_of(given)}")
     elif given is None:
-        raise NetworkError(f"the model needs to run {named}: if you trust it, pass network {named!r} (--network)")
+        raise NetworkError(f"the model wants to run {named}: if you trust it, pass network {named!r} (--network)")
     elif isinstance(given, str) and given != named:
         raise NetworkError(f"the model's network is {named}, not {given}")
 
