@@ -90,6 +90,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     assert python(tmp_path / "notebook.py", folder=tmp_path).strip() == "['ncl', 'spg']"
 
 
+@pytest.mark.slow
 def test_the_trainer_of_trl(tmp_path: Path) -> None:
     """It learns, and its checkpoint holds the guard."""
     pytest.importorskip("trl")
