@@ -33,7 +33,8 @@ def model(few: Path) -> Path:
 def test_history(model: Path, tmp_path: Path) -> None:
     ended = softmask("history", model, "--plot", tmp_path / "plot.svg")
     assert ended.code == 0
-    assert ended.out.count("learned") >= 2
+    kinds = [event["kind"] for event in softmask("history", model, "--json").json()["events"]]
+    assert kinds == ["created", "learned", "learned"], "what happened, and no marks of ours"
     assert (tmp_path / "plot.svg").exists()
     found = softmask("history", model, "--json").json()
     assert found["accuracies"].keys() == {"first", "second"}
@@ -63,6 +64,9 @@ def test_more_images_and_a_new_class(model: Path, few: Path, tmp_path: Path) -> 
     ended = softmask("learn", copied, images, "--task", "first", "--more", "--set", "epochs=1", "--json")
     assert ended.code == 0, ended.err
     assert ended.json()["classes"] == ["0", "1", "2", "6"]
+    more = softmask("learn", copied, few / "train" / "first", "--more", "--set", "epochs=1")
+    told = [line for line in more.out.splitlines() if "kept samples" in line]
+    assert [line.split(":")[0] for line in told] == ["first", "second"], "what the task itself lost is told, too"
     refused = softmask("learn", copied, few / "train" / "third", "--more")
     assert refused.code == 2, "third is no task yet"
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from softmask.core import RetentionError
-from softmask.errors import SoftmaskError, UnknownName
+from softmask.errors import ConfigError, SoftmaskError, UnknownName
 from softmask.models import ContinualModel
 from softmask.models.learner import LearnerError
 from softmask.models.networks import NetworkError, name_of
@@ -53,6 +53,14 @@ def test_a_pretrained_network_is_protected_from_the_first_task_on(tmp_path: Path
 def test_only_some_methods_protect_a_pretrained_network(tmp_path: Path) -> None:
     with pytest.raises(LearnerError):
         ContinualModel.create(tmp_path / "m", pretrained_network, (6,), method="ncl", pretrained=True)
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("network", ["alexnet", "timm:resnet10t"])
+def test_a_pretrained_network_by_name_needs_weights(tmp_path: Path, network: str) -> None:
+    """Its random features would be protected, and nothing learned well."""
+    with pytest.raises(ConfigError, match="weights"):
+        ContinualModel.create(tmp_path / "m", network, (3, 32, 32), pretrained=True)
     assert not (tmp_path / "m").exists()
 
 
@@ -165,5 +173,6 @@ def test_a_model_in_a_folder_of_transformers(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(SoftmaskError, match="trust"):
         ContinualModel.open(model.path)
     assert len(ContinualModel.open(model.path, network).predict(x, "first")) == 8
-    with pytest.raises(NetworkError):
+    with pytest.raises(NetworkError, match="no folder of transformers") as refused:
         ContinualModel.create(tmp_path / "other", "transformers:nowhere/at-all", (3, 16, 16))
+    assert "\n" not in str(refused.value)

@@ -135,12 +135,15 @@ def learn(
     )
     if facts.free_capacity is not None:
         out.print(f"free capacity: {100 * facts.free_capacity:.0f} % (one minus the mean importance)")
-    _print_drift(opened, name)
+    _print_drift(opened, None if more else name)
     out.print(f"the model in {model} has learned {len(opened.tasks)} tasks: {', '.join(opened.tasks)}")
 
 
-def _print_drift(model: ContinualModel, new: str) -> None:
-    """Prints the accuracy of earlier tasks with kept samples, now and when they were learned."""
+def _print_drift(model: ContinualModel, new: str | None) -> None:
+    """Prints the accuracy of earlier tasks with kept samples, now and when they were learned.
+
+    A task that was trained further (`--more`) is one of them: then no task is `new`.
+    """
     if not any(task.probe for task in model.config.tasks if task.name != new):
         return
     for drift in model.inspect(probe=True).drift:

@@ -122,5 +122,5 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
     for line in content.decode("utf-8", "replace").splitlines():
         with suppress(ValueError, RecursionError):
             found = json.loads(line)
-            if isinstance(found, dict) and "kind" in found:
+            if isinstance(found, dict) and "kind" in found and len(found) > 1:  # a mark says nothing else
                 yield found

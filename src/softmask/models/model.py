@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import softmask
 from softmask.core.answers import evaluating
 from softmask.core.gate import check_share
-from softmask.errors import DataError, SoftmaskError, UnknownName
+from softmask.errors import ConfigError, DataError, SoftmaskError, UnknownName
 from softmask.learning.device import exact, find_device
 from softmask.learning.method import Method
 from softmask.learning.without_id import ClassStatistics, guess_tasks
@@ -59,7 +59,7 @@ from softmask.models.learner import (
     parameter_count,
     without_head,
 )
-from softmask.models.networks import TRANSFORMERS, Network, load_weights, name_of
+from softmask.models.networks import TRANSFORMERS, Network, is_trusted, load_weights, name_of
 from softmask.models.training import Changes, usual_training
 from softmask.storage.lease import Lease
 
@@ -133,6 +133,8 @@ class ContinualModel:
         if pretrained and weights is None and isinstance(network, str) and network.startswith(TRANSFORMERS):
             weights = network.removeprefix(TRANSFORMERS)
         config = _new_config(network, method, settings, pretrained=pretrained or weights is not None, **fields)
+        if pretrained and weights is None and is_trusted(config.network):
+            raise ConfigError(f"{config.network} comes without weights: name a file of them (--weights, weights=)")
         learner, folder = make_method(config, network, ()), ModelFolder(Path(path))
         if weights is not None:
             load_weights(learner.backbone, Path(weights), network)

@@ -117,6 +117,8 @@ class OfTransformers(nn.Module):
 
     def __init__(self, folder: str) -> None:
         super().__init__()
+        if not (Path(folder) / "config.json").is_file():
+            raise NetworkError(f"{folder}: no folder of transformers, which has a config.json; nothing is downloaded")
         transformers = _transformers()
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
         self.model = transformers.AutoModel.from_config(config)
