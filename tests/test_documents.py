@@ -169,6 +169,28 @@ def test_commands_of_a_model_run(
     assert made <= set(os.listdir())
 
 
+# ------------------------------------------------------------------------------------ commands of the benchmark
+
+QUICK = {"run": "--tasks 2 --set epochs=1 --set width=0.0625", "search": "--tasks 1 --set epochs=1 --set width=0.0625"}
+QUICK["grid"] = f"{QUICK['run']} --executor serial"
+ELSEWHERE = ("DIR", "/shared", "--store results", "--executor ray", "pets-model", "reproduce")
+"""They need real data, a cluster or the committed runs, or take long."""
+
+
+@pytest.mark.slow
+def test_commands_of_the_benchmark_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those on built-in data, on two tasks of one epoch; the ones that make runs come first."""
+    monkeypatch.chdir(tmp_path)
+    grid = next(code for _, code in blocks("toml") if code.startswith("methods"))
+    Path("grid.toml").write_text(grid)
+    lines = [line for line in commands() if not any(word in line for word in ELSEWHERE)]
+    for line in sorted(lines, key=lambda line: line.split()[1] not in QUICK):
+        ended = softmask(*shlex.split(line)[1:], *QUICK.get(line.split()[1], "").split())
+        assert ended.code == 0, f"{line}: {ended.err}"
+        assert ended.out
+    assert {line.split()[1] for line in lines} >= {"run", "grid", "analyse", "report", "list", "doctor"}
+
+
 def test_there_are_examples_to_test() -> None:
     assert len(blocks("python")) >= 2
     assert len(commands()) >= 5

@@ -11,6 +11,7 @@ from softmask.experiments.runs.store import Store
 from tests.cli.command import softmask
 
 
+@pytest.mark.slow
 def test_shows_all_methods_and_writes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     less = {"epochs": 1, "batch": 256, "width": 0.0625}
     monkeypatch.setattr(demo, "built_in_settings", lambda method, sequence: less)

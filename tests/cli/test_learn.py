@@ -238,6 +238,7 @@ def test_a_network_of_ones_own(few: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert softmask("predict", "m", few / "test" / "first", "--task", "first", *own).code == 0
 
 
+@pytest.mark.slow
 def test_three_tasks_in_three_processes_are_kept(tmp_path: Path) -> None:
     """The old tasks' accuracy stays within a few points; with plain fine-tuning the first is forgotten."""
     digits = write_digits(tmp_path / "digits")

@@ -33,11 +33,14 @@ def load(name: str, seed: int = 3) -> TaskSequence:
         return load_sequence(name, root, Seeds.all_from(seed))
 
 
+LONG = ("FE-20",)  # as FE-10, with twice the writers
+
+
 def every_sequence() -> list[object]:
-    return [
-        pytest.param(name, marks=[pytest.mark.data] if sequence_facts(name).needs_data else [])
-        for name in SEQUENCES.names()
-    ]
+    def marks(name: str) -> list[pytest.MarkDecorator]:
+        return [pytest.mark.data] * sequence_facts(name).needs_data + [pytest.mark.slow] * (name in LONG)
+
+    return [pytest.param(name, marks=marks(name)) for name in SEQUENCES.names()]
 
 
 each = pytest.mark.parametrize("name", every_sequence())

@@ -100,6 +100,7 @@ def test_the_verb_shows_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CliRunner().invoke(app, ["network-size", "--format", "yaml"]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_the_table_has_all_methods_and_says_what_differs() -> None:
     table = network_size()
     assert table.columns[2:] == SEQUENCES
