@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-import softmask.experiments.runs.store as store
+import softmask.experiments.runs.run_writer as run_writer
 from softmask.experiments.runs.config import RunConfig, make_config
 from softmask.experiments.runs.dry_run import forecast
 from softmask.experiments.runs.run import load, run
@@ -109,17 +109,17 @@ class Growth:
 @contextmanager
 def weighed_when_saved(grown: Growth, folder: Path) -> Iterator[None]:
     """The old file goes only when the new file is whole: the folder is weighed in between."""
-    write = store.write_state
+    write = run_writer.write_state
 
     def write_and_weigh(path: Path, state: Any) -> None:
         write(path, state)
         grown.disk_peak = max(grown.disk_peak, folder_bytes(folder))
 
-    store.write_state = write_and_weigh
+    run_writer.write_state = write_and_weigh
     try:
         yield
     finally:
-        store.write_state = write
+        run_writer.write_state = write
 
 
 def peak_memory() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from softmask.learning.registry import METHODS
-from softmask.learning.settings import range_in_words, settings_card, shown
+from softmask.learning.settings import range_text, settings_card, shown
 
 SIGNATURES = re.compile(r"^### `([\w.]+)`\n.*?(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -48,6 +48,6 @@ def method_pages() -> dict[str, str]:
 def settings_table(name: str) -> str:
     rows = []
     for each in settings_card(METHODS.load(name).Settings):
-        searched = "" if each.search is None else range_in_words(each.search)
+        searched = "" if each.search is None else range_text(each.search)
         rows.append(f"| `{each.name}` | `{shown(each.default)}` | {searched} | {each.about} |")
     return "\n".join(["| setting | default | searched | |", "|---|---|---|---|", *rows]) + "\n\n" if rows else ""
