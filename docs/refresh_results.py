@@ -50,9 +50,15 @@ REASONS = {
         "compare": "WSN is above it on C-10, as in the paper; the other sequences have not been run",
         "short": "WSN, A-GEM and TAG are above it on C-10; WSN is in the paper, too",
     },
-    "isolation-forgets-nothing": {"short": "by construction"},
+    "isolation-forgets-nothing": {
+        "compare": "by construction; only PathNet has been run with this preset",
+        "short": "by construction",
+    },
     "wsn-on-cifar": {"compare": "by 6 points instead of 2; WSN has one seed", "short": "only C-10 was run"},
-    "pathnet-on-c10-only": {"short": "it was run with SPG's dropout rates, which keep it from learning in ten epochs"},
+    "pathnet-on-c10-only": {
+        "compare": "PathNet is 9 points below the paper's, without dropout and with no search at this preset",
+        "short": "it was run with SPG's dropout rates, which keep it from learning in ten epochs",
+    },
     "penalties-forget": {"short": "as in the paper"},
     "tag-limited": {"short": "the searched contrast learns faster and forgets more than its authors'"},
     "gradient-over-fisher-mask": {"short": "by less than the spread over seeds"},
@@ -61,7 +67,7 @@ REASONS = {
     "spg-best-similar": {"short": "490 steps per task favour methods that learn fast; nobody forgets"},
     "spg-transfers-both-ways": {"short": "as in the paper"},
     "spg-best-forward": {
-        "compare": "only WSN has been run beside it, and has one seed",
+        "compare": "only WSN and PathNet have been run beside it, one seed each",
         "short": "after ten epochs ONE is 13 to 27 points below the paper's",
     },
     "spg-blocks-less": {"short": "as in the paper"},
